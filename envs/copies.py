@@ -1,0 +1,260 @@
+"""N copies of stream and cluster, of which an environment has one and a vector of them many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from gymnasium.error import InvalidAction
+from numpy.typing import NDArray
+
+from dalton.envs.dynamics import (
+    AT,
+    BAD_ACTION,
+    BEGUN,
+    CHUNK,
+    DECISION,
+    FREE,
+    HOT_KEYS,
+    LEFT,
+    NO_ROOM,
+    OVER,
+    PRESENT,
+    ROW,
+    ROWS,
+    SEEN,
+    SIZE,
+    STAMPS,
+    STATUS,
+    TIMES,
+    TUPLES_OUT,
+    USED,
+    State,
+    Views,
+    expired,
+    key_of,
+    move,
+    new_table,
+    row_of,
+    step_all,
+    views,
+)
+from dalton.envs.errors import ConfigError, check_int, check_real
+from dalton.envs.hashing import hash_workers, member
+from dalton.envs.hotness import check_stats_window, stats_span
+from dalton.envs.metrics import WindowCounts, excess, max_over_mean, replication
+from dalton.envs.window import POSITION, SLIDE, Window, WindowSpec, load_state
+from dalton.envs.workloads import Chunk, Workload, make_workload
+
+# Tuples, slides and STATS_WINs of an episode are counted in 32 bits: half the memory that a step touches.
+MOST = 2**31 - 2
+NO_ACTIONS = np.empty(0, np.int64)
+
+
+class Settings:
+    """Checked parameters of an environment's streams and clusters.
+
+    Args:
+        workload: Name or specification of a workload.
+        n_workers: Number of workers n.
+        window: Window of load and fragments.
+        hot_factor: c in the threshold of a hot key (`dalton.envs.hotness`).
+        stats_window: Length of a STATS_WIN; None for one slide.
+        p1: Weight of balance in the reward.
+        only_hot: Hash cold keys inside the environment, so that every step is a decision about a hot one.
+        quantum: q of the observed loads: they change every q tuples (Dalton, key idea 2).
+        max_tuples: Tuples after which an episode is truncated; None for the workload's length.
+        max_windows: Windows after which it is truncated; None for no such limit. Only for windows by count.
+        hash_seed: Chooses the hashed worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        workload: Any,
+        n_workers: int,
+        window: WindowSpec,
+        hot_factor: float,
+        stats_window: float | None,
+        p1: float,
+        only_hot: bool,
+        quantum: int,
+        max_tuples: int | None,
+        max_windows: int | None,
+        hash_seed: int,
+    ) -> None:
+        self.workload: Workload = make_workload(workload)
+        self.n = check_int("n_workers", n_workers, low=1)
+        span = Window.of(window)
+        if span is None:
+            raise ConfigError("window = None: an environment needs a window, its slides are what is measured")
+        if span.by == "time" and self.workload.arrivals == "count":
+            raise ConfigError("window.by = 'time': expected a workload with times, not arrivals = 'count'")
+        self.window = span
+        self.hot_keys = check_real("hot_factor", hot_factor, above=0) * self.n
+        self.stats_window = check_stats_window(span, stats_window)
+        self.p1 = check_real("p1", p1, low=0, high=1)
+        self.only_hot = bool(only_hot)
+        self.quantum = check_int("quantum", quantum, low=1)
+        limit = min(self.workload.n_tuples, MOST)
+        if max_tuples is not None:
+            limit = min(limit, check_int("max_tuples", max_tuples, low=1))
+        if max_windows is not None:
+            if span.by == "time":
+                raise ConfigError(
+                    f"max_windows = {max_windows}: expected none with a window in time; use max_tuples"
+                )
+            limit = min(limit, check_int("max_windows", max_windows, low=1) * int(span.size))
+        self.max_tuples = limit
+        self.hash_seed = check_int("hash_seed", hash_seed, low=0)
+
+    @property
+    def max_hot(self) -> int:
+        """The most keys that are hot at once: those of this STATS_WIN and of the one before."""
+        return 2 * int(np.ceil(self.hot_keys))
+
+
+class Copies:
+    """N copies of stream and cluster."""
+
+    def __init__(self, settings: Settings, count: int) -> None:
+        self.settings = settings
+        self.count = count
+        n, slides = settings.n, settings.window.n_slides
+        self.state = State(
+            ring=np.zeros((count, 1 + slides, 2 * n + 2), np.int32),
+            table=new_table(count, ROWS, n),
+            ints=np.zeros((count, HOT_KEYS + 2 * settings.max_hot), np.int64),
+            floats=np.zeros((count, TIMES + CHUNK)),
+            chunk=np.zeros((count, 2, CHUNK), np.int64),
+        )
+        self.member = member(settings.hash_seed)
+        self.streams: list[Iterator[Chunk]] = [iter(())] * count
+        self.counts = [WindowCounts(slides) for _ in range(count)]
+        self.counted = np.zeros(count, np.int64)
+        self.starts = np.zeros(count)
+        self.ended: dict[int, dict[str, float]] = {}
+        self.any_over = False
+
+    def restart(self, e: int, seed: int) -> None:
+        """Begin an episode of copy ``e`` on the stream of ``seed``."""
+        s, c = self.settings, self.state
+        for array in (c.ring, c.table, c.ints):
+            array[e] = 0
+        c.ints[e, STATUS], c.ints[e, LEFT] = TUPLES_OUT, s.max_tuples
+        c.ints[e, HOT_KEYS + s.max_hot :] = FREE
+        span = stats_span(s.window, s.stats_window)
+        c.floats[e, :TIMES] = *load_state(1, s.window).edge, *span, s.p1, s.hot_keys, s.only_hot, s.quantum
+        workload = make_workload(s.workload, seed=seed) if "seed" in s.workload.params else s.workload
+        self.streams[e] = workload.chunks(CHUNK)
+        self.counts[e] = WindowCounts(s.window.n_slides)
+        self.counted[e] = 0
+
+    def act(self, actions: NDArray[np.int64]) -> Views:
+        """Send the present tuples and go on to the next decisions; copies that are over get reward 0.
+
+        Without actions (an empty array) only go on. The views returned are new with every call.
+
+        Raises:
+            InvalidAction: An action is no worker; nothing was done.
+        """
+        n = self.settings.n
+        seen = views(self.count, n)
+        waiting = step_all(self.state, actions, seen)
+        if waiting == BAD_ACTION:
+            self.check(actions)
+        self.any_over = False
+        while waiting:
+            done = [self._see_to(int(e)) for e in np.flatnonzero(self.state.ints[:, STATUS] != DECISION)]
+            if not any(done):
+                self.any_over = True
+                break
+            waiting = step_all(self.state, NO_ACTIONS, seen)
+        return seen
+
+    def check(self, actions: NDArray[np.int64]) -> None:
+        """Raise InvalidAction if an action is no worker."""
+        n = self.settings.n
+        bad = actions[(actions < 0) | (actions >= n)]
+        if len(bad):
+            raise InvalidAction(f"action = {bad[0]}: expected a whole number from 0 to {n - 1}")
+
+    def _see_to(self, e: int) -> bool:
+        """Do what copy ``e`` waits for; False if it is over."""
+        c = self.state
+        status = c.ints[e, STATUS]
+        if status == TUPLES_OUT:
+            self._count(e)
+            self._refill(e)
+        elif status == NO_ROOM:
+            self._grow()
+        else:
+            if not c.ints[e, SEEN]:
+                self._count(e)
+                self.counts[e].close(int(c.ints[e, SLIDE]))
+                self.ended[e] = self._measure(e)
+                c.ints[e, SEEN] = 1
+            return bool(status != OVER)
+        return True
+
+    def _refill(self, e: int) -> None:
+        c = self.state
+        chunk = next(self.streams[e], None)
+        if chunk is None:
+            c.ints[e, LEFT] = 0
+            return
+        m = len(chunk.keys)
+        c.chunk[e, 0, :m] = chunk.keys
+        hash_workers(chunk.keys, self.member, self.settings.n, c.chunk[e, 1, :m])
+        if chunk.times is not None:
+            if c.ints[e, POSITION] == 0:
+                self.starts[e] = chunk.times[0]
+            s = self.settings
+            unit = min(s.window.slide, s.stats_window or s.window.slide)
+            if s.window.by == "time" and chunk.times[-1] - self.starts[e] > MOST * unit:
+                raise ConfigError(f"times: expected a stream of at most {MOST} slides of {unit:g}")
+            c.floats[e, TIMES : TIMES + m] = chunk.times
+        c.ints[e, AT], c.ints[e, SIZE], self.counted[e] = 0, m, 0
+
+    def _count(self, e: int) -> None:
+        """Let the oracle's counts come up with the tuples that were sent."""
+        at = int(self.state.ints[e, AT])
+        self.counts[e].observe(self.state.chunk[e, 0, self.counted[e] : at])
+        self.counted[e] = at
+
+    def _measure(self, e: int) -> dict[str, float]:
+        """Metrics of the slide that ended; see `dalton.envs.metrics`."""
+        n = self.settings.n
+        totals = self.state.ring[e, 0]
+        load, keys, pairs = totals[:n], int(totals[n + 1]), int(totals[n + 2 :].sum())
+        best_load, best_pairs = self.counts[e].bound(n)
+        return {
+            "slide": float(self.state.ints[e, SLIDE]),
+            "max_over_mean": max_over_mean(load),
+            "replication": replication(pairs, keys),
+            "regret_load": excess(float(load.max()), best_load),
+            "regret_pairs": excess(pairs, best_pairs),
+        }
+
+    def _grow(self) -> None:
+        """Give all copies tables of twice the size."""
+        c = self.state
+        table = new_table(self.count, 2 * c.table.shape[1], self.settings.n)
+        for e in range(self.count):
+            key = key_of(c.table, e, c.ints[e, ROW])
+            c.ints[e, USED] = move(c.table, table, e, expired(c, e), c.ints[e, BEGUN])
+            c.ints[e, ROW] = row_of(table, e, key)
+        self.state = c._replace(table=table)
+
+    def holders(self, e: int, key: int) -> NDArray[np.bool_]:
+        """X_w(key) of copy ``e``, shape ``(n,)``."""
+        c, n = self.state, self.settings.n
+        held: NDArray[np.bool_] = c.table[e, row_of(c.table, e, key), STAMPS : STAMPS + n] > expired(c, e)
+        return held
+
+    def hot(self, e: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Keys of the H hot entries of copy ``e``, and which of them are hot now."""
+        c, size = self.state, self.settings.max_hot
+        until = c.ints[e, HOT_KEYS + size :]
+        return c.ints[e, HOT_KEYS : HOT_KEYS + size], until >= c.ints[e, PRESENT]

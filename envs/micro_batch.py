@@ -1,0 +1,262 @@
+"""``dalton/MicroBatchPartition-v0``: one step is one micro-batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import error, spaces
+from numpy.typing import NDArray
+
+from dalton.envs.cluster import Cluster
+from dalton.envs.errors import ConfigError, check_int, check_real, shown
+from dalton.envs.hashing import candidates, family
+from dalton.envs.kernel import kernel
+from dalton.envs.metrics import WindowCounts, excess, max_over_mean, replication
+from dalton.envs.render import picture, text
+from dalton.envs.reward import reward
+from dalton.envs.stream_partition import Observation, SettingError
+from dalton.envs.table import encode
+from dalton.envs.window import HEAD, Window
+from dalton.envs.workloads import Chunk, Workload, make_workload
+
+TAIL = -1
+
+
+@kernel
+def deal_weighted(
+    hot: Any, homes: Any, weights: Any, credit: Any, load: Any, held: Any, p1: Any, out: Any
+) -> Any:
+    """Route a batch: tuples of hot keys by the weights of their row, others hashed.
+
+    Smooth weighted round robin: every worker of the row earns its weight, the richest gets the tuple and pays
+    1, so that any run of tuples is spread as the weights say.
+
+    Args:
+        hot: ``(m,)`` row of every tuple's key, TAIL if it is cold.
+        homes: ``(m,)`` hashed workers.
+        weights: ``(H, n)``, every row with sum 1, or all 0: hashed.
+        credit: ``(H, n)`` what the workers have earned, zeros at first.
+        load: ``(n,)`` tuples per worker in the window; counted on.
+        held: ``(H, n)`` whether a worker has the key in this batch, zeros at first.
+        p1: Weight of balance in the reward.
+        out: ``(m,)`` workers.
+
+    Returns:
+        The mean reward of the hot tuples (Eq. 3 and 4, fragments within the batch), 0 if there are none.
+    """
+    n = len(load)
+    total = load.sum()
+    gained, decided = 0.0, 0
+    for i in range(len(hot)):
+        row = hot[i]
+        best = np.int64(homes[i])
+        if row != TAIL:
+            given = 0.0
+            for w in range(n):
+                credit[row, w] += weights[row, w]
+                given += weights[row, w]
+            if given > 0.0:
+                best = np.int64(0)
+                for w in range(1, n):
+                    if credit[row, w] > credit[row, best]:
+                        best = np.int64(w)
+                credit[row, best] -= 1.0
+        load[best] += 1
+        total += 1
+        if row != TAIL:
+            held[row, best] = 1
+            gained += reward(load[best], total, n, held[row].sum(), p1)
+            decided += 1
+        out[i] = best
+    return gained / decided if decided else 0.0
+
+
+class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
+    """One step routes one micro-batch by a split table: hot keys × workers weights (Dalton Section 3.4).
+
+    This is the form in which a policy is exported to Spark. All tuples of the batch are seen before deciding.
+
+    Observation (``Dict``): ``shares``, of the batch's hot keys in it, most frequent first, ``(H,)``;
+    ``fragments``, which workers hold each at the end of the last batch, ``(H, n)``; ``load``, tuples per
+    worker in the window that this batch will end, before it, over their mean, ``(n,)``; ``tail``, the
+    batch's cold tuples per worker, which are hashed, over the
+    mean tuples per worker of the batch, ``(n,)``. A key is hot if its count reaches m / (c n); H = ⌈c n⌉,
+    or m if that is less.
+    Action: weights ``(H, n)``; a row is scaled to sum 1, a row of zeros hashes the key. Reward: the mean over
+    the hot tuples of Eq. 3 and 4, with loads of the window and fragments of the batch.
+    ``info`` has the hot keys (``keys``, a list: their number differs between copies of a vector form) and the
+    metrics of the batch that was routed (``slide``).
+
+    Args:
+        workload: Name of a workload, or its specification; its seed is set by ``reset``.
+        n_workers: Number of workers n.
+        batch_size: Tuples in a batch, m.
+        window_batches: Batches in the window of the loads.
+        hot_factor: c in the threshold m / (c n) of a hot key.
+        p1: Weight of balance in the reward.
+        max_batches: Batches after which an episode is truncated; None for the workload's length.
+        hash_seed: Chooses the hashed worker.
+        render_mode: ``ansi`` or ``rgb_array``: the loads; workers that hold the most frequent key are marked.
+    """
+
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012 (as Gymnasium has it)
+
+    def __init__(
+        self,
+        *,
+        workload: Any = "zipf",
+        n_workers: int = 8,
+        batch_size: int = 20_000,
+        window_batches: int = 10,
+        hot_factor: float = 1.0,
+        p1: float = 0.5,
+        max_batches: int | None = None,
+        hash_seed: int = 0,
+        render_mode: str | None = None,
+    ) -> None:
+        try:
+            self.workload: Workload = make_workload(workload)
+            self.n = check_int("n_workers", n_workers, low=1, high=2**15 - 1)
+            self.batch_size = check_int("batch_size", batch_size, low=1)
+            batches = check_int("window_batches", window_batches, low=1)
+            self.hot_keys = check_real("hot_factor", hot_factor, above=0) * self.n
+            self.p1 = check_real("p1", p1, low=0, high=1)
+            limit = self.workload.n_tuples // self.batch_size
+            if limit < 1:
+                raise ConfigError(f"batch_size = {batch_size}: expected n_tuples or less")
+            self.max_batches = (
+                limit if max_batches is None else min(limit, check_int("max_batches", max_batches, low=1))
+            )
+            self.member = family(check_int("hash_seed", hash_seed, low=0), 1)
+        except ConfigError as problem:
+            raise SettingError(str(problem)) from None
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise SettingError(f"render_mode = {render_mode!r}: expected ansi or rgb_array")
+        self.render_mode = render_mode
+        self.window = Window(batches * self.batch_size, self.batch_size)
+        self.shape = h, n = math.ceil(min(self.hot_keys, self.batch_size)), self.n
+        self.observation_space = spaces.Dict(
+            {
+                "shares": spaces.Box(0, 1, (h,), np.float32),
+                "fragments": spaces.MultiBinary((h, n)),
+                "load": spaces.Box(0, n, (n,), np.float32),
+                "tail": spaces.Box(0, n, (n,), np.float32),
+            }
+        )
+        self.action_space = spaces.Box(0, 1, self.shape, np.float32)
+        self.begun = self.waiting = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode on a new stream; the seed decides which."""
+        super().reset(seed=seed)
+        drawn = int(self.np_random.integers(2**31))
+        seeded = "seed" in self.workload.params
+        stream = make_workload(self.workload, seed=drawn) if seeded else self.workload
+        self.stream: Iterator[Chunk] = stream.chunks(self.batch_size)
+        self.cluster = Cluster(n_workers=self.n, window=self.window)
+        self.counts = WindowCounts(self.window.n_slides)
+        self.batches = 0
+        self.waiting = False  # if the stream breaks, there is no batch to route
+        self._take()
+        self.begun = self.waiting = True
+        return self._observation(), {"keys": self.keys.tolist()}
+
+    def _take(self) -> None:
+        """Look at the next batch."""
+        batch = next(self.stream)
+        coded = encode(batch.keys)
+        least = len(batch.keys) / self.hot_keys
+        order = np.argsort(-coded.counts, kind="stable")[: self.shape[0]]
+        order = order[coded.counts[order] >= least]
+        rows = np.full(len(coded.distinct), TAIL)
+        rows[order] = np.arange(len(order))
+        self.batch, self.keys = batch.keys, coded.distinct[order]
+        self.shares = coded.counts[order] / len(batch.keys)
+        self.hot, self.homes = rows[coded.codes], candidates(batch.keys, self.member, self.n)[0]
+
+    def _load(self) -> NDArray[np.int64]:
+        """Tuples per worker in the window that the next batch ends: without the slide that it pushes out."""
+        loads = self.cluster.loads
+        oldest = (loads.clock[HEAD] + 1) % len(loads.ring)
+        load: NDArray[np.int64] = loads.load - (loads.ring[oldest] if self.batches else 0)
+        return load
+
+    def _observation(self) -> Observation:
+        h, n = self.shape
+        shares, fragments = np.zeros(h, np.float32), np.zeros((h, n), np.int8)
+        shares[: len(self.keys)] = self.shares
+        for row, key in enumerate(self.keys):
+            fragments[row] = self.cluster.holders(int(key))
+        load = self._load()
+        tail = np.bincount(self.homes[self.hot == TAIL], minlength=n)
+        return {
+            "shares": shares,
+            "fragments": fragments,
+            "load": (load / max(load.mean(), 1e-9)).astype(np.float32),
+            "tail": (tail * n / len(self.batch)).astype(np.float32),
+        }
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Route the present batch by the split table ``action`` and look at the next."""
+        if not self.waiting:
+            raise error.ResetNeeded("step() was called before reset() or after the end of the episode")
+        weights = self._weights(action)
+        workers = np.empty(len(self.batch), np.int32)
+        shape = self.shape
+        load, held = self._load(), np.zeros(shape, np.int64)
+        gain = deal_weighted(self.hot, self.homes, weights, np.zeros(shape), load, held, self.p1, workers)
+        self.cluster.observe(self.batch, workers)
+        self.counts.observe(self.batch)
+        self.counts.close(self.batches)
+        self.batches += 1
+        info: dict[str, Any] = {"slide": self._measure()}
+        over = self.batches == self.max_batches
+        self.waiting = False
+        if not over:
+            self._take()
+            self.waiting = True
+        info["keys"] = self.keys.tolist()
+        return self._observation(), float(gain), False, over, info
+
+    def _weights(self, action: Any) -> NDArray[np.float64]:
+        """The action as weights with rows of sum 1 or 0."""
+        shape = self.shape
+        try:
+            weights = np.asarray(action)
+        except (TypeError, ValueError):
+            weights = np.empty(0)
+        numbers = weights.dtype.kind in "biuf"
+        if weights.shape != shape or not numbers or not np.all((weights >= 0) & (weights <= 1)):
+            raise error.InvalidAction(f"action = {shown(action)}: expected shape {shape}, from 0 to 1")
+        sums = weights.sum(axis=1, keepdims=True, dtype=np.float64)
+        scaled: NDArray[np.float64] = np.divide(weights, sums, out=np.zeros(shape), where=sums > 0)
+        return scaled
+
+    def _measure(self) -> dict[str, float]:
+        load, pairs = self.cluster.loads.load, int(self.cluster.pairs.sum())
+        best_load, best_pairs = self.counts.bound(self.n)
+        return {
+            "slide": float(self.batches - 1),
+            "max_over_mean": max_over_mean(load),
+            "replication": replication(pairs, self.cluster.n_keys),
+            "regret_load": excess(float(load.max()), best_load),
+            "regret_pairs": excess(pairs, best_pairs),
+        }
+
+    def render(self) -> Any:
+        """The loads, and which workers hold the batch's most frequent key: a text or an image."""
+        if self.render_mode is None:
+            return None
+        if not self.begun:
+            raise error.ResetNeeded("render() was called before reset()")
+        key = int(self.keys[0]) if len(self.keys) else int(self.batch[0])
+        load, held = self.cluster.loads.load, self.cluster.holders(key)
+        if self.render_mode == "ansi":
+            return text(load, held, f"batch {self.batches}, key {key}")
+        return picture(load, held)
