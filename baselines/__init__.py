@@ -1,0 +1,1 @@
+"""Heuristic partitioners, one module each."""

@@ -1,0 +1,1 @@
+"""Hydra configuration groups, found as `pkg://dalton.conf`."""
