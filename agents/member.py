@@ -1,0 +1,198 @@
+"""A partitioner that cooperates: Dalton with the states PREPARE and AWAIT (Section 4.1, Algorithm 2)."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dalton.agents.dalton import AWAIT, GAMMA, HOT, INITIAL, PAUSE, Dalton, buffer, new_window
+from dalton.agents.protocol import VERSION, Ints, Policy, Sync
+from dalton.agents.qtable import FREE, forget_values, more_rows, row_of, set_value, take_row
+from dalton.agents.statistics import WINDOW, has_place
+from dalton.envs.contract import Times
+from dalton.envs.errors import check_choice, check_int
+from dalton.envs.hashing import candidates
+from dalton.envs.hotness import LEAST, LENGTH, NUMBER, TUPLES
+from dalton.envs.kernel import kernel
+from dalton.envs.table import EMPTY
+from dalton.envs.window import BY_TIME, POSITION
+
+# Statistics that can name the most frequent keys; a sketch cannot.
+ENUMERABLE = ("exact", "space_saving")
+FIRST_BUFFER = 4096
+
+
+@kernel
+def _learn(t: Any, waiting: Any, window: Any, gamma: Any) -> None:
+    """Update the values of keys that are hot by the rewards that waited, in their order (Eq. 5)."""
+    for i in range(waiting.used[0]):
+        row = row_of(t, waiting.keys[i])
+        if row != EMPTY and t.until[row] >= window:
+            action = waiting.actions[i]
+            value = t.q[row, action]
+            set_value(t, row, action, value + gamma * (waiting.gains[i] - value))
+    waiting.used[0] = 0
+
+
+class Member(Dalton):
+    """One of P partitioners that learn one policy (Dalton Section 4.1, Algorithm 2).
+
+    A STATS_WIN is also the interval DSYNC between messages. At its end the member gives a `Sync` to ``send``,
+    which the runtime sets, and is in AWAIT: it goes on deciding by what it knows, but rewards wait in a
+    buffer. A `Policy` given to `receive` replaces the values, ends the hotness of keys that are hot only
+    here, makes the threshold that of the global load, and then the rewards are learned: PREPARE. A member
+    that is still in AWAIT when the next STATS_WIN ends sends nothing, and asks for a longer interval with its
+    next message.
+
+    Args:
+        member: Number of this partitioner, from 0.
+        statistics: ``exact`` or ``space_saving``: a message names the most frequent keys.
+        **params: See `Dalton`. Window and STATS_WIN are of the member's own tuples, where they count tuples.
+    """
+
+    def __init__(self, *, member: int = 0, statistics: str = "exact", **params: Any) -> None:
+        self.member = check_int("member", member, low=0)
+        check_choice("statistics", statistics, ENUMERABLE)
+        super().__init__(statistics=statistics, **params)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        names = ["member", *list(inspect.signature(Dalton).parameters)]
+        return {name: getattr(self, name) for name in names}
+
+    send: Callable[[Sync], None] | None = None
+    """Where messages go; without it the member learns alone."""
+
+    def _reset(self) -> None:
+        super()._reset()
+        self.rule[PAUSE] = 1.0
+        self.buffer = buffer(FIRST_BUFFER)
+        self.round = 0
+        self.begun = self.late = False
+        self.shortest = self.span[LENGTH]
+        self.dsync = self.next_dsync = 1
+
+    @property
+    def awaiting(self) -> bool:
+        """Whether it is in AWAIT."""
+        return bool(self.rule[AWAIT])
+
+    def _paused(self, times: Times, at: int) -> None:
+        if self.awaiting and self.buffer.used[0] == len(self.buffer.keys):
+            grown = buffer(2 * len(self.buffer.keys))
+            for new, old in zip(grown[:3], self.buffer[:3], strict=True):
+                new[: len(old)] = old
+            grown.used[0] = self.buffer.used[0]
+            self.buffer = grown
+        elif self.qtable.spare[0] == 0 or not has_place(self.stats):
+            super()._paused(times, at)
+        else:
+            by_time = self.loads.edge[BY_TIME] > 0
+            self._turn(float(times[at]) if by_time else float(self.loads.clock[POSITION]))
+
+    def _turn(self, now: float) -> None:
+        """End a STATS_WIN, with a message, and begin the one that holds ``now``."""
+        message = None
+        if self.begun and self.awaiting:
+            self.late = True
+        elif self.begun and self.send is not None:
+            message = self._message()
+            self.rule[AWAIT] = 1.0
+            self.late = False
+        self.begun = True
+        least = self.span[LEAST]
+        if self.next_dsync != self.dsync:
+            self._stretch()
+        new_window(self.stats, self.qtable, self.span, self.rule[HOT], now)
+        if self.awaiting and self.round > 0:
+            # What this member saw alone is no measure; the last global load is, until there is a newer one.
+            self.span[LEAST] = least
+        if message is not None and self.send is not None:
+            self.send(message)  # last: the answer may come at once
+
+    def _stretch(self) -> None:
+        """Change DSYNC: STATS_WINs get another number, and what is hot keeps how long it has left."""
+        present = int(self.span[NUMBER])
+        length = self.shortest * self.next_dsync
+        moved = math.floor((present + 1) * self.span[LENGTH] / length) - 1
+        hot = self.qtable.until != FREE
+        self.qtable.until[hot] += moved - present
+        self.span[LENGTH], self.span[NUMBER] = length, moved
+        self.dsync = self.next_dsync
+
+    def _message(self) -> Sync:
+        t = self.qtable
+        rows = np.flatnonzero(t.until >= self.span[NUMBER])
+        keys, counts = self._frequent()
+        by_worker = (np.arange(self.n_workers) - t.home[rows][:, None]) % self.n_workers
+        return Sync(
+            version=VERSION,
+            sender=self.member,
+            round=self.round,
+            tuples=int(self.span[TUPLES]),
+            keys=keys,
+            counts=counts,
+            hot=t.keys[rows].copy(),
+            weights=t.tuples[rows].copy(),
+            q=np.take_along_axis(t.q[rows], by_worker, axis=1),
+            double=self.late,
+        )
+
+    def _frequent(self) -> tuple[Ints, Ints]:
+        """The ⌈c n⌉ most frequent keys of the STATS_WIN, of equals the smaller ids, and their counts."""
+        t, s = self.qtable, self.stats
+        rows = np.flatnonzero((t.until != FREE) & (t.tuples > 0))
+        if self.statistics == "exact":
+            live = s.seen[s.seen["window"] == s.mode[WINDOW]]
+            keys, counts = live["key"], live["count"].astype(np.int64)
+        else:
+            size = int(s.summary.size[0])
+            keys, counts = s.summary.keys[:size], s.summary.counts[:size]
+        # Statistics stop counting a key while it is hot; its row goes on.
+        others = ~np.isin(keys, t.keys[rows])
+        keys = np.concatenate([t.keys[rows], keys[others]])
+        counts = np.concatenate([t.tuples[rows], counts[others]])
+        order = np.lexsort((keys, -counts))[: math.ceil(self.rule[HOT])]
+        return keys[order], counts[order]
+
+    def receive(self, policy: Policy) -> bool:
+        """Take the answer to the last message; False if it is one to another."""
+        if not self.awaiting or policy.round != self.round or policy.version != VERSION:
+            return False
+        window = int(self.span[NUMBER])
+        t = self.qtable
+        # Hot since before this STATS_WIN, and only here.
+        t.until[(t.until == window) & ~np.isin(t.keys, policy.hot)] = window - 1
+        homes = candidates(policy.hot, self.members, self.n_workers)[0] if len(policy.hot) else []
+        for key, home, q in zip(policy.hot.tolist(), homes, policy.q, strict=True):
+            self._adopt(key, int(home), q, window)
+        self.span[LEAST] = math.ceil(policy.load / self.rule[HOT]) if policy.load else np.inf
+        _learn(self.qtable, self.buffer, window, self.rule[GAMMA])
+        self.next_dsync = policy.dsync
+        self.rule[AWAIT] = 0.0
+        self.round += 1
+        return True
+
+    def _adopt(self, key: int, home: int, q: Any, window: int) -> None:
+        """Give a hot key the global values."""
+        if self.qtable.spare[0] == 0:
+            self.qtable = more_rows(self.qtable)
+        t = self.qtable
+        row = row_of(t, key)
+        if row == EMPTY:
+            row = take_row(t, key, home)
+        if t.until[row] < window:
+            forget_values(t, row, self.rule[INITIAL])
+        t.until[row] = max(t.until[row], window)
+        if np.isnan(q).any():
+            return
+        values = np.roll(q, -home)
+        t.q[row] = values
+        order = np.argsort(-values, kind="stable")
+        t.best[row] = order[0]
+        t.bound[row] = values[order[1]] if len(order) > 1 else -np.inf
