@@ -1,0 +1,253 @@
+"""From a composed configuration to jobs: what is simulated, checked before anything runs."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dalton import __version__
+from dalton.envs.contract import Partitioner
+from dalton.envs.errors import ConfigError, check_choice, check_int, check_real, shown
+from dalton.envs.simulate import VIEWS
+from dalton.envs.window import Window
+from dalton.envs.workloads import Workload, make_workload
+from dalton.experiments.registry import make, partitioner_config
+
+Params = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Workers, their window, and what work costs (`dalton.experiments.throughput`)."""
+
+    n_workers: int
+    window: Params
+    capacity: list[float] | None = None
+    n_reducers: int = 16
+    n_partitioners: int = 1
+    combine_ns: float = 1000.0
+    merge_ns: float = 2000.0
+    forwarding: bool = True
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What drives the partitioners."""
+
+    name: str = "simulator"
+    view: str = "global"
+    probe_every: float | None = None
+    compare_global: bool = False
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Where runs are recorded."""
+
+    enabled: bool = True
+    uri: str | None = None
+    experiment: str = "dalton"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One simulation: everything that decides its outcome."""
+
+    partitioner: str
+    params: Params
+    workload: Params
+    cluster: Cluster
+    runtime: Runtime
+    seed: int
+    partitioner_label: str = ""
+    workload_label: str = ""
+    paper: str | None = field(default=None, compare=False)
+
+    @property
+    def identity(self) -> str:
+        """A hash of what decides the outcome: equal jobs of the same version have equal results."""
+        parts = {**asdict(self), "version": __version__}
+        for name in ("partitioner_label", "workload_label", "paper"):
+            del parts[name]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def title(self) -> str:
+        """What a person calls it."""
+        n = self.cluster.n_workers
+        return f"{self.partitioner_label} · {self.workload_label} · n={n} · seed {self.seed}"
+
+    def flat(self) -> dict[str, Any]:
+        """All settings, with dots in the names of nested ones."""
+        parts = {
+            "partitioner": {"name": self.partitioner, **self.params},
+            "workload": self.workload,
+            "cluster": asdict(self.cluster),
+            "runtime": asdict(self.runtime),
+            "seed": self.seed,
+        }
+        return dict(_flatten(parts, ""))
+
+    def build(self) -> tuple[Partitioner, Workload]:
+        """Make both; this checks every parameter."""
+        cluster = self.cluster
+        partitioner = make(self.partitioner, n_workers=cluster.n_workers, seed=self.seed, **self.params)
+        workload = make_workload(self.workload)
+        if "seed" in workload.parameters() and "seed" not in self.workload:
+            workload = make_workload(workload, seed=self.seed)
+        return partitioner, workload
+
+
+def _flatten(value: Any, path: str) -> Iterable[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, part in value.items():
+            yield from _flatten(part, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
+
+
+def _group(cls: type[Any], group: str, given: Any) -> Any:
+    """A dataclass from a group of the configuration."""
+    fields = list(inspect.signature(cls).parameters)
+    for name in given:
+        check_choice(f"key of {group}", name, fields)
+    return cls(**given)
+
+
+def cluster_of(given: Any) -> Cluster:
+    """The checked group ``cluster``."""
+    cluster: Cluster = _group(Cluster, "cluster", given)
+    check_int("cluster.n_workers", cluster.n_workers, low=1)
+    if Window.of(cluster.window) is None:
+        raise ConfigError("cluster.window = null: expected size and slide")
+    check_int("cluster.n_reducers", cluster.n_reducers, low=1)
+    check_int("cluster.n_partitioners", cluster.n_partitioners, low=1)
+    check_real("cluster.combine_ns", cluster.combine_ns, low=0)
+    check_real("cluster.merge_ns", cluster.merge_ns, low=0)
+    _check_flag("cluster.forwarding", cluster.forwarding)
+    return cluster
+
+
+def runtime_of(given: Any) -> Runtime:
+    """The checked group ``runtime``."""
+    runtime: Runtime = _group(Runtime, "runtime", given)
+    check_choice("runtime.name", runtime.name, ("simulator",))
+    check_choice("runtime.view", runtime.view, VIEWS)
+    _check_flag("runtime.compare_global", runtime.compare_global)
+    return runtime
+
+
+def tracking_of(given: Any) -> Tracking:
+    """The checked group ``tracking``."""
+    tracking: Tracking = _group(Tracking, "tracking", given)
+    _check_flag("tracking.enabled", tracking.enabled)
+    for name in ("uri", "experiment"):
+        value = getattr(tracking, name)
+        if not (isinstance(value, str) and value) and not (name == "uri" and value is None):
+            raise ConfigError(f"tracking.{name} = {shown(value)}: expected a text")
+    return tracking
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} = {shown(value)}: expected true or false")
+
+
+def single(config: Params, partitioner: str) -> Job:
+    """The job of a configuration without ``partitioners``; its partitioner is the group's choice."""
+    params = {name: value for name, value in config["partitioner"].items() if name != "_target_"}
+    job = Job(
+        partitioner=partitioner,
+        params=params,
+        workload=config["workload"],
+        cluster=cluster_of(config["cluster"]),
+        runtime=runtime_of(config["runtime"]),
+        seed=check_int("seed", config["seed"], low=0),
+        partitioner_label=partitioner,
+        workload_label=workload_label(config["workload"]),
+        paper=config["paper"],
+    )
+    job.build()
+    return job
+
+
+def grid(config: Params) -> list[Job]:
+    """The jobs of a comparison: every partitioner on the same streams."""
+    cluster, runtime = cluster_of(config["cluster"]), runtime_of(config["runtime"])
+    first, count = check_int("seed", config["seed"], low=0), check_int("seeds", config["seeds"], low=1)
+    names = _entries("partitioners", config["partitioners"])
+    streams = _entries("workloads", config["workloads"]) if config["workloads"] else [config["workload"]]
+    workers = config["workers"] or [cluster.n_workers]
+    if not isinstance(workers, list):
+        raise ConfigError(f"workers = {shown(workers)}: expected a list of whole numbers")
+    jobs = []
+    for stream, n, seed, entry in itertools.product(streams, workers, range(first, first + count), names):
+        n = check_int("workers", n, low=1)
+        jobs.append(_of_entry(entry, stream, n, seed, cluster, runtime, config["paper"]))
+    labels = [job.title for job in jobs]
+    if len(set(labels)) < len(labels):
+        twice = next(label for label in labels if labels.count(label) > 1)
+        raise ConfigError(f"partitioners: {twice!r} appears twice; expected a label for each")
+    # One of each kind is made now: what is not allowed should not be found out after an hour.
+    for job in jobs:
+        if job.seed == first:
+            job.build()
+    return jobs
+
+
+def _entries(field: str, given: Any) -> list[Params]:
+    if not isinstance(given, list) or not given:
+        raise ConfigError(f"{field} = {shown(given)}: expected a list of names")
+    entries = []
+    for entry in given:
+        named = {"name": entry} if isinstance(entry, str) else entry
+        if not isinstance(named, Mapping) or not isinstance(named.get("name"), str):
+            raise ConfigError(f"{field} = {shown(entry)}: expected a name or a mapping with a name")
+        entries.append(dict(named))
+    return entries
+
+
+# Settings of the cluster that an entry of `partitioners` may have of its own.
+OF_CLUSTER = ("forwarding", "n_partitioners")
+
+
+def _of_entry(
+    entry: Params, stream: Params, n: int, seed: int, cluster: Cluster, runtime: Runtime, paper: str | None
+) -> Job:
+    name, own = entry["name"], {key: value for key, value in entry.items() if key not in ("name", "label")}
+    changed = {key: own.pop(key) for key in OF_CLUSTER if key in own}
+    _, defaults = partitioner_config(name)
+    if defaults.get("window") is not None:
+        own = {"window": cluster.window, **own}
+    spec = {key: value for key, value in stream.items() if key != "label"}
+    label = entry.get("label") or " ".join([name, *(f"{k}={v}" for k, v in entry.items() if k != "name")])
+    return Job(
+        partitioner=name,
+        params={**defaults, **own},
+        workload=spec,
+        cluster=cluster_of({**asdict(cluster), **changed, "n_workers": n}),
+        runtime=runtime,
+        seed=seed,
+        partitioner_label=label,
+        workload_label=str(stream.get("label") or workload_label(spec)),
+        paper=paper,
+    )
+
+
+def workload_label(spec: Params) -> str:
+    """The name and the parameters that are not at their defaults, without length and seed."""
+    workload = make_workload(spec)
+    defaults = {name: parameter.default for name, parameter in workload.parameters().items()}
+    parts = [
+        f"{name}={value}"
+        for name, value in workload.params.items()
+        if name in spec and name not in ("n_tuples", "seed", "path") and spec[name] != defaults[name]
+    ]
+    if "path" in spec:
+        parts.insert(0, str(spec["path"]).rpartition("/")[2])
+    return " ".join([workload.name, *parts])
