@@ -1,0 +1,1 @@
+"""Spark pipelines: datasets, routing, aggregation, joins and streaming."""
