@@ -89,8 +89,9 @@ def _dalton(
     done = len(keys)
     begun = 0
     per_tuple = n / (rule[HOT] * span[LEAST])
+    full = t.spare[0] == 0 or not has_place(s) or (awaiting and waiting.used[0] == len(waiting.keys))
     for i in range(len(keys)):
-        if t.spare[0] == 0 or not has_place(s) or (awaiting and waiting.used[0] == len(waiting.keys)):
+        if full:
             done = i
             break
         now = times[i] if by_time else np.float64(clock[POSITION])
@@ -124,11 +125,14 @@ def _dalton(
                 if until[row] < window:
                     forget_values(t, row, rule[INITIAL])
                 until[row] = window + 1
+            full = t.spare[0] == 0 or not has_place(s)
         total += 1
         rewards[i] = np.nan
         best = home
+        # Unsigned, for numba looks at every signed index whether it counts from the end.
+        at = np.uintp(row)
         if row != EMPTY:
-            t.tuples[row] += 1
+            t.tuples[at] += 1
         if row == EMPTY:
             forward[i] = True
         elif until[row] < window:
@@ -136,8 +140,8 @@ def _dalton(
             stamp(t, row, best, slide, oldest)
             forward[i] = fragments[row] == 1
         else:
-            action = t.best[row]
-            if draw(random) * (1.0 + decay * visits[row]) < epsilon:
+            action = t.best[at]
+            if draw(random) * (1.0 + decay * visits[at]) < epsilon:
                 how = np.int64(rule[EXPLORE]) if fragments[row] < rule[MAX_SPLIT] else FRAGMENTS
                 share = max(t.share[row], t.tuples[row] * per_tuple)
                 best = explore(how, random, load, t.stamps[row], oldest, fragments[row], share)
@@ -148,19 +152,20 @@ def _dalton(
                 best = home + action
                 if best >= n:
                     best -= n
-            visits[row] += 1
-            stamp(t, row, best, slide, oldest)
-            value = q[row, action]
-            gain = reward(load[best] + 1, total, n, fragments[row], p1)
+            visits[at] += 1
+            stamp(t, at, np.uintp(best), slide, oldest)
+            value = q[at, np.uintp(action)]
+            gain = reward(load[np.uintp(best)] + 1, total, n, fragments[at], p1)
             if awaiting:
-                at = waiting.used[0]
-                waiting.keys[at], waiting.actions[at], waiting.gains[at] = key, action, gain
+                place = waiting.used[0]
+                waiting.keys[place], waiting.actions[place], waiting.gains[place] = key, action, gain
                 waiting.used[0] += 1
+                full = full or waiting.used[0] == len(waiting.keys)
             else:
-                set_value(t, row, action, value + gamma * (gain - value))
+                set_value(t, at, np.uintp(action), value + gamma * (gain - value))
             forward[i] = False
             rewards[i] = gain
-        put(load, ring, clock, best)
+        put(load, ring, clock, np.uintp(best))
         out[i] = best
     span[TUPLES] += done - begun
     return done
