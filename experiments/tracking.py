@@ -31,7 +31,7 @@ import numpy as np
 
 from dalton import __version__
 from dalton.envs.errors import ConfigError
-from dalton.experiments.records import Record
+from dalton.experiments.records import METRICS, Record
 from dalton.experiments.settings import Job, Tracking
 
 log = logging.getLogger("dalton")
@@ -179,8 +179,12 @@ class Store:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
+        # MLflow's page compares runs by the metric that came first.
+        names = sorted(record.summary, key=lambda name: name not in METRICS)
         metrics = [
-            Metric(key, value, now, 0) for key, value in record.summary.items() if math.isfinite(value)
+            Metric(name, record.summary[name], now, 0)
+            for name in names
+            if math.isfinite(record.summary[name])
         ]
         for name in SERIES:
             metrics += [Metric(f"slide/{name}", value, now, step) for step, value in thinned(record, name)]
