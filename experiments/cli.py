@@ -6,18 +6,17 @@ import importlib.util
 import inspect
 import logging
 import sys
-from importlib.resources import files
 from typing import Any, NoReturn
 
 import click
-from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
 from dalton import __version__
 from dalton.envs.errors import ConfigError
 from dalton.envs.workloads import WORKLOADS, Workload
-from dalton.experiments.registry import options, partitioner_config, partitioner_names
+from dalton.experiments.papers import experiment_of, experiments, figures
+from dalton.experiments.registry import partitioner_config, partitioner_names
 
 
 class Program(click.Group):
@@ -76,12 +75,8 @@ def list_(what: str) -> None:
         console.print(f"Every workload but a trace also takes: {_parameters(common)}")
     if what in ("all", "experiments"):
         table = Table("experiment", "what it is", "reproduces", title="Experiments")
-        for name in options("experiment"):
-            content: Any = OmegaConf.create(
-                (files("dalton.conf") / "experiment" / f"{name}.yaml").read_text()
-            )
-            title, paper = (str(content.get(key) or "-") for key in ("title", "paper"))
-            table.add_row(f"[bold]{name}[/]", title, paper)
+        for one in experiments():
+            table.add_row(f"[bold]{one.name}[/]", one.title or "-", one.paper or "-")
         console.print(table)
 
 
@@ -163,6 +158,24 @@ def tune(overrides: tuple[str, ...]) -> None:
     OVERRIDES as in `dalton run`, e.g. search.trials=100 workers=[64] search.pairs_weight=1.
     """
     _application(overrides, "tune")
+
+
+@main.command(context_settings={**HYDRA, "help_option_names": ["-h", "--help"]})
+@click.argument("figure", required=False)
+@click.argument("overrides", nargs=-1, type=click.UNPROCESSED)
+def reproduce(figure: str | None, overrides: tuple[str, ...]) -> None:
+    """Make a figure of the papers again; without one, show which there are.
+
+    FIGURE is e.g. "Dalton Fig. 7", or dalton7 for short. OVERRIDES as in `dalton run`; testing=true makes a
+    small form of it.
+    """
+    if figure is not None:
+        _application((f"experiment={experiment_of(figure).name}", *overrides), "config")
+        return
+    table = Table("figure", "experiment", "what it is", title="Figures")
+    for name, experiment in figures().items():
+        table.add_row(f"[bold]{name}[/]", experiment.name, experiment.title or "-")
+    Console().print(table)
 
 
 def _application(overrides: tuple[str, ...], config: str) -> None:

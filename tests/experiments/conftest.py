@@ -19,6 +19,7 @@ from typing import NamedTuple
 import pytest
 from hydra.core.singleton import Singleton
 
+import dalton.experiments.app  # noqa: F401 (its resolver must be there before Hydra's state is kept)
 from dalton.experiments.cli import main
 from dalton.experiments.execute import read_record
 
