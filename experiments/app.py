@@ -34,6 +34,8 @@ from dalton.experiments.tune import search
 log = logging.getLogger("dalton")
 
 GROUPS = ("workload", "cluster", "partitioner", "runtime", "tracking", "experiment")
+# Seconds after which an interruption that had no effect is repeated: longer than ending a run takes.
+AGAIN = 5.0
 # Keys that say how a sweep is run, not what it computes.
 HOW = ("resume", "jobs", "hydra")
 
@@ -101,7 +103,8 @@ def run(arguments: list[str], config_name: str = "config") -> None:
     # Hydra would print a traceback and exit; instead its errors come here.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     os.environ.pop(tracking.PARENT, None)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     application = main(config_path="pkg://dalton.conf", config_name=config_name, version_base="1.3")
     status = tracking.FAILED
     _check_once(arguments)
@@ -112,6 +115,7 @@ def run(arguments: list[str], config_name: str = "config") -> None:
             raise Sweeping.error
         status = tracking.FINISHED
     except KeyboardInterrupt:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         status = tracking.KILLED
         tracking.kill_open()
         raise
@@ -129,6 +133,9 @@ def run(arguments: list[str], config_name: str = "config") -> None:
 
 
 def _interrupt(number: int, frame: object) -> None:
+    """Interrupt, and again if that is lost: what is raised in a clean-up, Python ignores."""
+    signal.signal(signal.SIGALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_REAL, AGAIN)
     raise KeyboardInterrupt
 
 

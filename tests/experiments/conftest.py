@@ -43,7 +43,8 @@ class Done(NamedTuple):
 def restored(folder):
     """Work in a folder, and undo what Hydra and the program change in their process."""
     argv, environ, here = sys.argv, dict(os.environ), Path.cwd()
-    root, term = logging.getLogger(), signal.getsignal(signal.SIGTERM)
+    root = logging.getLogger()
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     handlers, level = root.handlers[:], root.level
     singletons = Singleton.get_state()
     os.chdir(folder)
@@ -56,7 +57,8 @@ def restored(folder):
         os.environ.update(environ)
         root.handlers[:] = handlers
         root.setLevel(level)
-        signal.signal(signal.SIGTERM, term)
+        for number, handler in signals.items():
+            signal.signal(number, handler)
         Singleton.set_state(singletons)
 
 

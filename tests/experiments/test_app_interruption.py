@@ -1,6 +1,12 @@
 """An interrupted sweep or comparison leaves no run behind that seems to run, and is taken up again."""
 
+import contextlib
+import signal
+import time
+
 import pytest
+
+from dalton.experiments import app
 
 LENGTH = 2_000_000
 STREAM = (f"workload.n_tuples={LENGTH}", "workload.n_keys=1000", "cluster.n_workers=4")
@@ -52,3 +58,18 @@ def test_an_interrupted_run_is_killed(place):
     assert run.info.status == "KILLED"
     assert place.results() == []
     assert not list(place.folder.glob("outputs/**/.result.*"))
+
+
+def test_an_interruption_that_is_lost_comes_again(monkeypatch):
+    monkeypatch.setattr(app, "AGAIN", 0.05)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM)}
+    signal.signal(signal.SIGINT, app._interrupt)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):  # as Python does in a clean-up
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(30)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
