@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dalton.agents.forwarding import Forwarding
 from dalton.agents.member import Member
-from dalton.agents.protocol import Policy, QtableReducer, Round, Sync, disagreement
+from dalton.agents.protocol import Policy, QtableReducer, Round, Sync, round_of
 from dalton.envs.contract import Keys, Times, Workers
 from dalton.envs.errors import ConfigError, check_int, shown
 from dalton.envs.window import DEFAULT_WINDOW, Window, WindowSpec
@@ -175,9 +175,3 @@ def work_of(given: int | Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
             f"work = {shown(given)}: expected tuples, or pairs (from which tuple on, tuples) from 0 on"
         )
     return work
-
-
-def round_of(policy: Policy, heard: list[Sync], position: int, time: float) -> Round:
-    """What a round was like."""
-    spread = disagreement(heard, policy.hot)
-    return Round(policy.round, position, time, policy.dsync, len(policy.hot), len(policy.silent), spread)

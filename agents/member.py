@@ -68,6 +68,8 @@ class Member(Dalton):
 
     send: Callable[[Sync], None] | None = None
     """Where messages go; without it the member learns alone."""
+    poll: Callable[[], None] | None = None
+    """Called in AWAIT when a STATS_WIN ends: a runtime may have the answer by now."""
 
     def _reset(self) -> None:
         super()._reset()
@@ -81,8 +83,8 @@ class Member(Dalton):
         self.dsync = self.next_dsync = 1
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave ``send`` out of a pickle: it belongs to the runtime."""
-        return {name: value for name, value in vars(self).items() if name != "send"}
+        """Leave the runtime's functions out of a pickle."""
+        return {name: value for name, value in vars(self).items() if name not in ("send", "poll")}
 
     @property
     def awaiting(self) -> bool:
@@ -105,6 +107,8 @@ class Member(Dalton):
     def _turn(self, now: float) -> None:
         """End a STATS_WIN, with a message, and begin the one that holds ``now``."""
         message = None
+        if self.awaiting and self.poll is not None:
+            self.poll()
         if self.begun and self.awaiting:
             self.late = True
         elif self.begun and self.send is not None:

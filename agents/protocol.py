@@ -234,3 +234,9 @@ def disagreement(messages: list[Sync], hot: Ints) -> float:
         if len(rows) > 1:
             found.append(float(np.std(rows, axis=0).mean()))
     return float(np.mean(found)) if found else 0.0
+
+
+def round_of(policy: Policy, heard: list[Sync], position: int, time: float) -> Round:
+    """What a round was like."""
+    spread = disagreement(heard, policy.hot)
+    return Round(policy.round, position, time, policy.dsync, len(policy.hot), len(policy.silent), spread)
