@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dalton.agents.dalton import AWAIT, GAMMA, HOT, INITIAL, PAUSE, Dalton, buffer, new_window
-from dalton.agents.protocol import VERSION, Ints, Policy, Sync
+from dalton.agents.protocol import VERSION, Ints, Policy, Sync, frequent_keys
 from dalton.agents.qtable import FREE, forget_values, more_rows, row_of, set_value, take_row
 from dalton.agents.statistics import WINDOW, has_place
 from dalton.envs.contract import Times
@@ -19,7 +19,7 @@ from dalton.envs.hashing import candidates
 from dalton.envs.hotness import LEAST, LENGTH, NUMBER, TUPLES
 from dalton.envs.kernel import kernel
 from dalton.envs.table import EMPTY
-from dalton.envs.window import BY_TIME, POSITION
+from dalton.envs.window import BASE, BY_TIME, POSITION, SLIDE
 
 # Statistics that can name the most frequent keys; a sketch cannot.
 ENUMERABLE = ("exact", "space_saving")
@@ -46,7 +46,8 @@ class Member(Dalton):
     buffer. A `Policy` given to `receive` replaces the values, ends the hotness of keys that are hot only
     here, makes the threshold that of the global load, and then the rewards are learned: PREPARE. A member
     that is still in AWAIT when the next STATS_WIN ends sends nothing, and asks for a longer interval with its
-    next message.
+    next message. A policy of a later round is taken in any state: it tells of rounds that went on without
+    this member, which thereby joins them again.
 
     Args:
         member: Number of this partitioner, from 0.
@@ -67,6 +68,8 @@ class Member(Dalton):
 
     send: Callable[[Sync], None] | None = None
     """Where messages go; without it the member learns alone."""
+    poll: Callable[[], None] | None = None
+    """Called in AWAIT when a STATS_WIN ends: a runtime may have the answer by now."""
 
     def _reset(self) -> None:
         super()._reset()
@@ -74,8 +77,14 @@ class Member(Dalton):
         self.buffer = buffer(FIRST_BUFFER)
         self.round = 0
         self.begun = self.late = False
+        self.pending: Sync | None = None
+        """The message of AWAIT, for a runtime that must send it again."""
         self.shortest = self.span[LENGTH]
         self.dsync = self.next_dsync = 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the runtime's functions out of a pickle."""
+        return {name: value for name, value in vars(self).items() if name not in ("send", "poll")}
 
     @property
     def awaiting(self) -> bool:
@@ -98,16 +107,18 @@ class Member(Dalton):
     def _turn(self, now: float) -> None:
         """End a STATS_WIN, with a message, and begin the one that holds ``now``."""
         message = None
+        if self.awaiting and self.poll is not None:
+            self.poll()
         if self.begun and self.awaiting:
             self.late = True
         elif self.begun and self.send is not None:
-            message = self._message()
+            message = self.pending = self._message()
             self.rule[AWAIT] = 1.0
             self.late = False
         self.begun = True
-        least = self.span[LEAST]
         if self.next_dsync != self.dsync:
             self._stretch()
+        least = self.span[LEAST]
         new_window(self.stats, self.qtable, self.span, self.rule[HOT], now)
         if self.awaiting and self.round > 0:
             # What this member saw alone is no measure; the last global load is, until there is a newer one.
@@ -123,11 +134,17 @@ class Member(Dalton):
         hot = self.qtable.until != FREE
         self.qtable.until[hot] += moved - present
         self.span[LENGTH], self.span[NUMBER] = length, moved
+        # A load is as many times larger as the time in which it comes.
+        self.span[LEAST] = np.ceil(self.span[LEAST] * self.next_dsync / self.dsync)
         self.dsync = self.next_dsync
 
     def _message(self) -> Sync:
         t = self.qtable
         rows = np.flatnonzero(t.until >= self.span[NUMBER])
+        most = 2 * frequent_keys(self.rule[HOT])
+        if len(rows) > most:
+            # A STATS_WIN with more tuples than the one before can have more hot keys than Theorem 3.4 allows.
+            rows = np.sort(rows[np.argsort(-t.tuples[rows], kind="stable")[:most]])
         keys, counts = self._frequent()
         by_worker = (np.arange(self.n_workers) - t.home[rows][:, None]) % self.n_workers
         return Sync(
@@ -141,7 +158,23 @@ class Member(Dalton):
             weights=t.tuples[rows].copy(),
             q=np.take_along_axis(t.q[rows], by_worker, axis=1),
             double=self.late,
+            dsync=self.dsync,
+            split=self._split(most),
+            position=int(self.loads.clock[POSITION]),
         )
+
+    def _split(self, most: int) -> Ints | None:
+        """Keys that are not on their hashed worker alone; None if more than ``most`` per slide of the window.
+
+        A key is split only while it is hot, and few keys are in one slide.
+        """
+        t, clock = self.qtable, self.loads.clock
+        slides = t.ages.shape[1]
+        oldest = clock[SLIDE] - clock[BASE] - slides
+        home = t.stamps[np.arange(len(t.keys)), t.home] > oldest
+        away = (t.until != FREE) & (t.fragments > 0) & ~((t.fragments == 1) & home)
+        keys = np.sort(t.keys[away])
+        return keys if len(keys) <= most * slides else None
 
     def _frequent(self) -> tuple[Ints, Ints]:
         """The ⌈c n⌉ most frequent keys of the STATS_WIN, of equals the smaller ids, and their counts."""
@@ -157,12 +190,12 @@ class Member(Dalton):
         others = ~np.isin(keys, t.keys[rows])
         keys = np.concatenate([t.keys[rows], keys[others]])
         counts = np.concatenate([t.tuples[rows], counts[others]])
-        order = np.lexsort((keys, -counts))[: math.ceil(self.rule[HOT])]
+        order = np.lexsort((keys, -counts))[: frequent_keys(self.rule[HOT])]
         return keys[order], counts[order]
 
     def receive(self, policy: Policy) -> bool:
-        """Take the answer to the last message; False if it is one to another."""
-        if not self.awaiting or policy.round != self.round or policy.version != VERSION:
+        """Take the answer to the last message, or that of a later round; False if it is older."""
+        if policy.round < self.round or policy.version != VERSION:
             return False
         window = int(self.span[NUMBER])
         t = self.qtable
@@ -175,7 +208,8 @@ class Member(Dalton):
         _learn(self.qtable, self.buffer, window, self.rule[GAMMA])
         self.next_dsync = policy.dsync
         self.rule[AWAIT] = 0.0
-        self.round += 1
+        self.round = policy.round + 1
+        self.pending = None
         return True
 
     def _adopt(self, key: int, home: int, q: Any, window: int) -> None:

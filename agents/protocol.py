@@ -4,12 +4,15 @@ P partitioners learn each on its own part of the stream. When its STATS_WIN ends
 learned (`Sync`); when the reducer has heard from all, it answers with one policy for everybody (`Policy`).
 Nothing here knows how messages travel: runtimes carry them, in one process or between many.
 
-Messages have a version and the number of their round. A message of another round is old or early news, one
-that comes twice is the same news, and both change nothing. Their size is O(n²): at most 2 c n rows of Q.
+Messages have a version and the number of their round. One of an earlier round is old news, one that comes
+twice is the same news, and both change nothing. One of a later round says that the receiver missed something,
+and it catches up: so neither a lost message nor a reducer that forgot everything stops the rounds. Their size
+is O(n²): at most 2 c n rows of Q, and the ids of keys that are split.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +46,12 @@ class Sync(NamedTuple):
     """``(R, n)`` values by worker."""
     double: bool
     """Whether the last answer came so late that it asks for a doubled DSYNC."""
+    dsync: int
+    """The sender's present DSYNC, from which a reducer that forgot goes on."""
+    split: Ints | None
+    """``(S,)`` keys not on their hashed worker alone within its window; None if they are too many."""
+    position: int
+    """Tuples that it had routed."""
 
 
 class Policy(NamedTuple):
@@ -63,6 +72,31 @@ class Policy(NamedTuple):
     """Length of the next STATS_WINs, in units of the shortest."""
     silent: tuple[int, ...]
     """Partitioners that were not heard in this round."""
+    split: Ints | None
+    """``(S,)`` keys that some partitioner has split (see `Sync`); None if that is not known of all."""
+
+
+class Round(NamedTuple):
+    """What a round was like; times and positions are in tuples of the whole stream, or seconds on Ray."""
+
+    number: int
+    position: int
+    """Tuples of the stream that had passed when it closed, or on Ray when its answer was first taken."""
+    time: float
+    """From the first message to the answer."""
+    dsync: int
+    """DSYNC that it granted, in units of the shortest."""
+    hot: int
+    """Keys that are hot for everybody."""
+    silent: int
+    """Partitioners that were not heard."""
+    disagreement: float
+    """See `disagreement`."""
+
+
+def frequent_keys(hot_keys: float) -> int:
+    """The most frequent keys that a message names: as many as can be hot, ⌈c n⌉."""
+    return math.ceil(hot_keys)
 
 
 class QtableReducer:
@@ -93,17 +127,26 @@ class QtableReducer:
         self.round = 0
         self.dsync = 1
         self.heard: dict[int, Sync] = {}
+        self.present = set(range(self.n_partitioners))
+        self.last: Policy | None = None
+        """The latest answer: for a sender of an earlier round, which missed it."""
 
     @property
     def complete(self) -> bool:
-        """Whether all partitioners were heard in the present round."""
-        return len(self.heard) == self.n_partitioners
+        """Whether all partitioners that are still there were heard in the present round."""
+        return bool(self.heard) and self.present <= set(self.heard)
+
+    def leave(self, sender: int) -> None:
+        """Wait no more for a partitioner whose stream has ended."""
+        self.present.discard(sender)
 
     def hear(self, message: Sync) -> bool:
-        """Take a message; False if it is of another round, or was heard before.
+        """Take a message; False if it is of an earlier round, or was heard before.
+
+        One of a later round comes to a reducer that was started anew: it goes on from there.
 
         Raises:
-            ConfigError: The sender speaks another version, or is not one of the partitioners.
+            ConfigError: The sender speaks another version, is not one of the partitioners, or says too much.
         """
         if message.version != VERSION:
             raise ConfigError(f"version = {message.version}: expected messages of version {VERSION}")
@@ -111,7 +154,13 @@ class QtableReducer:
         if message.q.shape != (len(message.hot), self.n_workers):
             expected = (len(message.hot), self.n_workers)
             raise ConfigError(f"q has shape {message.q.shape}: expected {expected}, rows by workers")
-        if message.round != self.round or message.sender in self.heard:
+        most = frequent_keys(self.hot_factor * self.n_workers)
+        for name, length, limit in (("keys", len(message.keys), most), ("hot", len(message.hot), 2 * most)):
+            if length > limit:
+                raise ConfigError(f"{name} has {length} keys: expected at most {limit} in a message")
+        if message.round > self.round:
+            self.round, self.dsync, self.heard = message.round, message.dsync, {}
+        if message.round < self.round or message.sender in self.heard:
             return False
         self.heard[message.sender] = message
         return True
@@ -131,6 +180,10 @@ class QtableReducer:
             self.dsync = min(2 * self.dsync, self.max_dsync)
         elif idle > 2 * busy:
             self.dsync = max(1, self.dsync // 2)
+        silent = sorted(self.present - set(self.heard))
+        parts = [message.split for message in messages]
+        known = [part for part in parts if part is not None]
+        split = np.unique(np.concatenate(known)) if known and len(known) == len(parts) else None
         answer = Policy(
             version=VERSION,
             round=self.round,
@@ -139,8 +192,10 @@ class QtableReducer:
             q=self._mean(messages, hot),
             until=self.round + 1,
             dsync=self.dsync,
-            silent=tuple(sorted(set(range(self.n_partitioners)) - set(self.heard))),
+            silent=tuple(silent),
+            split=None if silent else split,
         )
+        self.last = answer
         self.round += 1
         self.heard = {}
         return answer
@@ -169,3 +224,19 @@ class QtableReducer:
             weight[rows] += share
         mean: Floats = reference + np.divide(total, weight, out=np.zeros(total.shape), where=weight > 0)
         return mean
+
+
+def disagreement(messages: list[Sync], hot: Ints) -> float:
+    """Mean over hot keys and workers of the standard deviation of Q between the partitioners that have it."""
+    found = []
+    for key in hot.tolist():
+        rows = [message.q[message.hot == key][0] for message in messages if key in message.hot]
+        if len(rows) > 1:
+            found.append(float(np.std(rows, axis=0).mean()))
+    return float(np.mean(found)) if found else 0.0
+
+
+def round_of(policy: Policy, heard: list[Sync], position: int, time: float) -> Round:
+    """What a round was like."""
+    spread = disagreement(heard, policy.hot)
+    return Round(policy.round, position, time, policy.dsync, len(policy.hot), len(policy.silent), spread)

@@ -9,12 +9,12 @@ Three views of the load (PKG Section 5.1), which are the driver's choice and not
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,6 +34,7 @@ from dalton.envs.metrics import (
     replication,
     std_dev,
 )
+from dalton.envs.pieces import CHUNK, Piece, clock_of, pieces_of, whole_slides
 from dalton.envs.progress import progress
 from dalton.envs.window import DEFAULT_WINDOW, Window, WindowSpec
 from dalton.envs.workloads import Chunk, Workload
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 VIEWS = ("global", "local", "probing")
-CHUNK = 1 << 18
 
 
 class Slide(NamedTuple):
@@ -141,81 +141,17 @@ class Result:
         return pd.DataFrame(self.slides, columns=list(Slide._fields))
 
 
-class Piece(NamedTuple):
-    """Consecutive tuples of one slide, with no probe between them."""
+class Router(Protocol):
+    """What `measure` drives: everything between a stream and the workers."""
 
-    slide: int
-    chunk: Chunk
-    probe: bool
-    """Whether the loads are probed before it."""
-    last: bool
-    """Whether the slide ends with it."""
+    seconds: float
+    """Time spent routing since it was last set to 0."""
 
+    def route(self, chunk: Chunk) -> Workers:
+        """The worker of every tuple."""
 
-def _pieces(workload: Workload, window: Window, interval: float, chunk_size: int) -> Iterator[Piece]:
-    """The stream cut at the ends of slides and at probes.
-
-    A piece waits for the next tuple to know whether it is the last of its slide.
-    """
-    held: Piece | None = None
-    tick = None
-    for chunk in workload.chunks(chunk_size):
-        if not len(chunk.keys):
-            continue
-        times = _clock(chunk, window)
-        cuts = {0, len(chunk.keys), *_steps(chunk, times, window.slide), *_steps(chunk, times, interval)}
-        for low, high in itertools.pairwise(sorted(cuts)):
-            at = chunk.start + low if times is None else float(times[low])
-            previous, tick = tick, _number(at, interval)
-            probe = previous not in (None, tick)
-            piece = Piece(_number(at, window.slide), _cut(chunk, low, high), probe, last=False)
-            if held is not None:
-                yield held._replace(last=held.slide != piece.slide)
-            held = piece
-    if held is not None:
-        yield held._replace(last=True)
-
-
-def _clock(chunk: Chunk, window: Window) -> NDArray[np.float64] | None:
-    """Arrival times where the window is in time; None where it counts tuples."""
-    if window.by == "count":
-        return None
-    if chunk.times is None:
-        raise ConfigError("window.by = 'time': expected a workload with times, not arrivals = 'count'")
-    return chunk.times
-
-
-def _number(at: float, step: float) -> int:
-    """The interval that holds ``at``, by the same floor(t / s) as the workers' windows."""
-    return 0 if step == np.inf else math.floor(at / step)
-
-
-def _steps(chunk: Chunk, times: NDArray[np.float64] | None, step: float) -> NDArray[np.int64]:
-    """Where in the chunk an interval of ``step`` begins."""
-    if step == np.inf:
-        return np.empty(0, np.int64)
-    if times is not None:
-        return np.flatnonzero(np.diff(np.floor(times / step))) + 1
-    length = int(step)
-    return np.arange(-chunk.start % length, len(chunk.keys), length)
-
-
-def _cut(chunk: Chunk, low: int, high: int) -> Chunk:
-    columns: Any = (None if column is None else column[low:high] for column in chunk[1:])
-    return Chunk(chunk.start + low, *columns)
-
-
-def _whole_slides(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """Pieces joined to whole slides, for partitioners that must see one before deciding."""
-    held: list[Piece] = []
-    for piece in pieces:
-        held.append(piece)
-        if piece.last:
-            columns = zip(*(part.chunk[1:] for part in held), strict=True)
-            joined: Any = (None if parts[0] is None else np.concatenate(parts) for parts in columns)
-            chunk = Chunk(held[0].chunk.start, *joined)
-            yield Piece(piece.slide, chunk, any(part.probe for part in held), last=True)
-            held = []
+    def probe(self, cluster: Cluster) -> None:
+        """Take the real loads."""
 
 
 class _Sources:
@@ -292,49 +228,95 @@ def simulate(
     span = Window.of(window)
     if span is None:
         raise ConfigError("window = None: the simulator needs a window, its slides are what is measured")
-    n = partitioner.n_workers
-    strength = _capacity(capacity, n)
     if (view == "probing") != (probe_every is not None):
         raise ConfigError(
             f"probe_every = {probe_every}: expected a number for view 'probing' and none otherwise"
         )
     interval = _interval(probe_every, span)
+    _capacity(capacity, partitioner.n_workers)
     sources = _Sources(partitioner, workload.n_sources, view)
     shadow = _Sources(type(partitioner)(**partitioner.params), 1, "global") if compare_global else None
-    cluster = Cluster(n_workers=n, window=span, n_reducers=n_reducers)
-    counts = WindowCounts(span.n_slides)
     if partitioner.lookahead == "stream":
         for group in filter(None, (sources, shadow)):
             group.prepare(workload, chunk_size)
-    pieces = _pieces(workload, span, interval, chunk_size)
+    pieces = pieces_of(workload, span, interval, chunk_size)
     if partitioner.lookahead == "batch":
-        pieces = _whole_slides(pieces)
+        pieces = whole_slides(pieces)
+    return measure(
+        sources,
+        workload,
+        name=repr(partitioner),
+        n_workers=partitioner.n_workers,
+        window=span,
+        n_reducers=n_reducers,
+        capacity=capacity,
+        show_progress=show_progress,
+        label=f"{type(partitioner).__name__} on {type(workload).__name__}",
+        pieces=pieces,
+        shadow=shadow,
+        settings={"view": view, "probe_every": probe_every},
+    )
+
+
+def measure(
+    router: Router,
+    workload: Workload,
+    *,
+    name: str,
+    n_workers: int,
+    window: Window,
+    n_reducers: int = 1,
+    capacity: ArrayLike | None = None,
+    show_progress: bool = True,
+    label: str = "routing",
+    pieces: Iterator[Piece] | None = None,
+    shadow: Router | None = None,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> Result:
+    """Measure every slide of a workload that ``router`` routes; `simulate` is this with a partitioner.
+
+    Args:
+        router: Routes, and knows the time it takes.
+        workload: The stream.
+        name: The call that makes the partitioner.
+        n_workers: Number of workers n.
+        window: The workers' window.
+        n_reducers: See `simulate`.
+        capacity: See `simulate`.
+        show_progress: See `simulate`.
+        label: What the progress bar is called.
+        pieces: The stream as it is handed to the router; None to cut it where slides end.
+        shadow: Another router, the disagreement with which is measured.
+        settings: What else the result should know.
+    """
+    strength = _capacity(capacity, n_workers)
+    cluster = Cluster(n_workers=n_workers, window=window, n_reducers=n_reducers)
+    counts = WindowCounts(window.n_slides)
     slides: list[Slide] = []
     loads: list[Keys] = []
     tuples = differing = 0
-    label = f"{type(partitioner).__name__} on {type(workload).__name__}"
     with progress(label, workload.n_tuples, "tuples", show=show_progress) as advance:
-        for slide, chunk, probe, last in pieces:
+        for slide, chunk, probe, last in pieces or pieces_of(workload, window):
             if probe:
-                sources.probe(cluster)
-            workers = sources.route(chunk)
+                router.probe(cluster)
+            workers = router.route(chunk)
             if shadow is not None:
                 differing += disagreement(workers, shadow.route(chunk))
-            cluster.observe(chunk.keys, workers, _clock(chunk, span))
+            cluster.observe(chunk.keys, workers, clock_of(chunk, window))
             counts.observe(chunk.keys)
             tuples += len(chunk.keys)
             advance(len(chunk.keys))
             if last:
                 counts.close(slide)
                 share = differing / tuples if shadow is not None else np.nan
-                nanoseconds = 1e9 * sources.seconds / tuples
+                nanoseconds = 1e9 * router.seconds / tuples
                 slides.append(_measure(slide, tuples, cluster, counts, strength, share, nanoseconds))
                 loads.append(cluster.loads.load.copy())
-                sources.seconds, tuples, differing = 0.0, 0, 0
-    settings = {"window": span, "view": view, "probe_every": probe_every, "n_reducers": n_reducers}
-    settings["capacity"] = None if capacity is None else strength.tolist()
-    table = np.array(loads, np.int64).reshape(-1, n)
-    return Result(repr(partitioner), repr(workload), slides, table, cluster.total.copy(), settings)
+                router.seconds, tuples, differing = 0.0, 0, 0
+    known = {"window": window, **settings, "n_reducers": n_reducers}
+    known["capacity"] = None if capacity is None else strength.tolist()
+    table = np.array(loads, np.int64).reshape(-1, n_workers)
+    return Result(name, repr(workload), slides, table, cluster.total.copy(), known)
 
 
 def _interval(probe_every: float | None, window: Window) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 # The module, not its names: whichever of the two is imported first, the other is then half loaded.
 from dalton.envs import drift
@@ -62,9 +63,16 @@ class Multi(Workload):
         self.sources = [drift.keys_of(spec) for spec in specs]
 
     def _keys(self, lo: int, hi: int) -> Keys:
-        out, size = np.empty(hi - lo, np.int64), len(self._parts)
-        for i, part in enumerate(self._parts):
-            begin, end = (lo - i + size - 1) // size, (hi - i + size - 1) // size
-            if begin < end:
-                out[begin * size + i - lo :: size] = part._keys(begin, end)
+        out = np.empty(hi - lo, np.int64)
+        for source in range(len(self._parts)):
+            places, keys = self.keys_of(source, lo, hi)
+            out[places - lo] = keys
         return out
+
+    def keys_of(self, source: int, lo: int, hi: int) -> tuple[NDArray[np.int64], Keys]:
+        """The tuples of one source among ``[lo, hi)``: where they are in the stream, and their keys."""
+        size = len(self._parts)
+        begin, end = (lo - source + size - 1) // size, (hi - source + size - 1) // size
+        if begin >= end:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        return np.arange(begin, end) * size + source, self._parts[source]._keys(begin, end)

@@ -19,13 +19,15 @@ import yaml
 
 from dalton.envs.simulate import simulate
 from dalton.envs.workloads import Workload
+from dalton.experiments import cooperating
 from dalton.experiments.records import Record
-from dalton.experiments.settings import Job
+from dalton.experiments.settings import Job, Runtime
 from dalton.experiments.throughput import Costs, throughput
 
 LOAD = "load_"
 # Metrics that depend on the speed of this machine: they differ from run to run, and nothing else does.
 TIMES = ("ns_per_tuple", "throughput", "limit_partitioner", "bottleneck_", "seconds")
+"""On Ray messages take real time, and so every metric does."""
 
 
 def execute(job: Job, *, show_progress: bool = True) -> Record:
@@ -33,27 +35,33 @@ def execute(job: Job, *, show_progress: bool = True) -> Record:
     partitioner, workload = job.build()
     cluster, runtime = job.cluster, job.runtime
     started = time.perf_counter()
-    result = simulate(
-        partitioner,
-        workload,
-        window=cluster.window,
-        view=runtime.view,
-        probe_every=runtime.probe_every,
-        n_reducers=cluster.n_reducers,
-        capacity=cluster.capacity,
-        compare_global=runtime.compare_global,
-        show_progress=show_progress,
-    )
+    rounds, partitioners = pd.DataFrame(), cluster.n_partitioners
+    extra: dict[str, float] = {}
+    if isinstance(runtime, Runtime):
+        result = simulate(
+            partitioner,
+            workload,
+            window=cluster.window,
+            view=runtime.view,
+            probe_every=runtime.probe_every,
+            n_reducers=cluster.n_reducers,
+            capacity=cluster.capacity,
+            compare_global=runtime.compare_global,
+            show_progress=show_progress,
+        )
+    else:
+        result, rounds, extra = cooperating.run(job, partitioner, workload, show_progress=show_progress)
+        partitioners = workload.n_sources
     costs = Costs(
         combine_ns=cluster.combine_ns,
         merge_ns=cluster.merge_ns,
         n_reducers=cluster.n_reducers,
-        n_partitioners=cluster.n_partitioners,
+        n_partitioners=partitioners,
         forwarding=cluster.forwarding and (partitioner.forwards or partitioner.max_workers_per_key == 1),
     )
     summary = result.summary()
     flow = throughput(result, costs, route_ns=summary["ns_per_tuple"])
-    summary |= {**flow.summary, "seconds": time.perf_counter() - started}
+    summary |= {**extra, **flow.summary, "seconds": time.perf_counter() - started}
     slides = result.to_pandas()
     slides["throughput"] = flow.per_slide
     return Record(
@@ -65,6 +73,7 @@ def execute(job: Job, *, show_progress: bool = True) -> Record:
         slides=slides,
         loads=result.loads,
         shifts=shifts_of(workload),
+        rounds=rounds,
     )
 
 
@@ -104,6 +113,8 @@ def write_record(folder: Path, job: Job, record: Record) -> None:
     (folder / "summary.json").write_text(json.dumps(outcome, indent=2), encoding="utf-8")
     loads = pd.DataFrame(record.loads, columns=[f"{LOAD}{w}" for w in range(record.n_workers)])
     pd.concat([record.slides, loads], axis=1).to_parquet(folder / "slides.parquet", index=False)
+    if len(record.rounds):
+        record.rounds.to_parquet(folder / "rounds.parquet", index=False)
 
 
 def read_record(folder: Path) -> Record:
@@ -111,6 +122,7 @@ def read_record(folder: Path) -> Record:
     outcome = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     table = pd.read_parquet(folder / "slides.parquet")
     columns = [name for name in table.columns if name.startswith(LOAD)]
+    rounds = folder / "rounds.parquet"
     return Record(
         partitioner=outcome["partitioner"],
         workload=outcome["workload"],
@@ -120,4 +132,5 @@ def read_record(folder: Path) -> Record:
         slides=table.drop(columns=columns),
         loads=table[columns].to_numpy(np.int64),
         shifts=tuple(outcome["shifts"]),
+        rounds=pd.read_parquet(rounds) if rounds.exists() else pd.DataFrame(),
     )

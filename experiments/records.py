@@ -66,6 +66,8 @@ class Record:
     """``(slides, n)`` tuples per worker in the window, at the end of every slide."""
     shifts: tuple[int, ...] = ()
     """Tuple positions at which the distribution changes: the first tuple of each new one."""
+    rounds: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
+    """A row per round of cooperating partitioners (`dalton.agents.protocol.Round`); empty for others."""
 
     @classmethod
     def of(

@@ -16,6 +16,7 @@ from dalton.envs.errors import ConfigError, check_choice, check_int, check_real,
 from dalton.envs.simulate import VIEWS
 from dalton.envs.window import Window
 from dalton.envs.workloads import Workload, make_workload
+from dalton.experiments import cooperating
 from dalton.experiments.registry import make, partitioner_config
 
 Params = dict[str, Any]
@@ -46,6 +47,42 @@ class Runtime:
 
 
 @dataclass(frozen=True)
+class Cooperative:
+    """Cooperating partitioners in one process, one per source (`dalton.agents.cooperation`)."""
+
+    name: str = "cooperative"
+    sync: bool = True
+    delay: int = 0
+    work: int | list[list[int]] = 0
+    timeout: int | None = None
+    max_dsync: int = 1
+    step: int = 1000
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """Cooperating partitioners on Ray, one actor per source (`dalton.agents.supervisor`)."""
+
+    name: str = "ray"
+    address: str | None = None
+    num_cpus: int | None = None
+    sync: bool = True
+    timeout: float = 5.0
+    work: float = 0.0
+    max_dsync: int = 64
+    batch: int = 1_000_000
+    save_every: int = 4
+    rate: float | None = None
+
+
+RUNTIMES: dict[str, type[Runtime | Cooperative | OnRay]] = {
+    "simulator": Runtime,
+    "cooperative": Cooperative,
+    "ray": OnRay,
+}
+
+
+@dataclass(frozen=True)
 class Tracking:
     """Where runs are recorded."""
 
@@ -62,7 +99,7 @@ class Job:
     params: Params
     workload: Params
     cluster: Cluster
-    runtime: Runtime
+    runtime: Runtime | Cooperative | OnRay
     seed: int
     partitioner_label: str = ""
     workload_label: str = ""
@@ -100,6 +137,8 @@ class Job:
         workload = make_workload(self.workload)
         if "seed" in workload.parameters() and "seed" not in self.workload:
             workload = make_workload(workload, seed=self.seed)
+        if not isinstance(self.runtime, Runtime):
+            cooperating.check(self, workload)
         return partitioner, workload
 
 
@@ -133,12 +172,19 @@ def cluster_of(given: Any) -> Cluster:
     return cluster
 
 
-def runtime_of(given: Any) -> Runtime:
-    """The checked group ``runtime``."""
-    runtime: Runtime = _group(Runtime, "runtime", given)
-    check_choice("runtime.name", runtime.name, ("simulator",))
-    check_choice("runtime.view", runtime.view, VIEWS)
-    _check_flag("runtime.compare_global", runtime.compare_global)
+def runtime_of(given: Any) -> Runtime | Cooperative | OnRay:
+    """The checked group ``runtime``; what cooperation needs is checked with the partitioner (`Job.build`)."""
+    name = check_choice("runtime.name", given.get("name", Runtime.name), RUNTIMES)
+    runtime: Runtime | Cooperative | OnRay = _group(RUNTIMES[name], "runtime", given)
+    if isinstance(runtime, Runtime):
+        check_choice("runtime.view", runtime.view, VIEWS)
+        _check_flag("runtime.compare_global", runtime.compare_global)
+        return runtime
+    _check_flag("runtime.sync", runtime.sync)
+    if isinstance(runtime, OnRay):
+        check_text("runtime.address", runtime.address, none=True)
+        if runtime.num_cpus is not None:
+            check_int("runtime.num_cpus", runtime.num_cpus, low=1)
     return runtime
 
 
@@ -146,11 +192,15 @@ def tracking_of(given: Any) -> Tracking:
     """The checked group ``tracking``."""
     tracking: Tracking = _group(Tracking, "tracking", given)
     _check_flag("tracking.enabled", tracking.enabled)
-    for name in ("uri", "experiment"):
-        value = getattr(tracking, name)
-        if not (isinstance(value, str) and value) and not (name == "uri" and value is None):
-            raise ConfigError(f"tracking.{name} = {shown(value)}: expected a text")
+    check_text("tracking.uri", tracking.uri, none=True)
+    check_text("tracking.experiment", tracking.experiment)
     return tracking
+
+
+def check_text(name: str, value: object, *, none: bool = False) -> None:
+    """Refuse what is not a text; with ``none``, nothing is one too."""
+    if not (isinstance(value, str) and value) and not (none and value is None):
+        raise ConfigError(f"{name} = {shown(value)}: expected a text")
 
 
 def _check_flag(name: str, value: object) -> None:
@@ -212,15 +262,29 @@ def _entries(field: str, given: Any) -> list[Params]:
     return entries
 
 
-# Settings of the cluster that an entry of `partitioners` may have of its own.
-OF_CLUSTER = ("forwarding", "n_partitioners")
+# Settings of the cluster that an entry of `partitioners` may have of its own, and groups of which it may have
+# some settings of its own.
+OF_CLUSTER, OF_GROUPS = ("forwarding", "n_partitioners"), ("runtime", "workload")
 
 
 def _of_entry(
-    entry: Params, stream: Params, n: int, seed: int, cluster: Cluster, runtime: Runtime, paper: str | None
+    entry: Params,
+    stream: Params,
+    n: int,
+    seed: int,
+    cluster: Cluster,
+    runtime: Runtime | Cooperative | OnRay,
+    paper: str | None,
 ) -> Job:
     name, own = entry["name"], {key: value for key, value in entry.items() if key not in ("name", "label")}
     changed = {key: own.pop(key) for key in OF_CLUSTER if key in own}
+    groups = {key: own.pop(key, {}) for key in OF_GROUPS}
+    for group, given in groups.items():
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"{group} of {name} = {shown(given)}: expected a mapping")
+    if groups["runtime"]:
+        same = groups["runtime"].get("name", runtime.name) == runtime.name
+        runtime = runtime_of({**(asdict(runtime) if same else {}), **groups["runtime"]})
     _, defaults = partitioner_config(name)
     if defaults.get("window") is not None:
         own = {"window": cluster.window, **own}
@@ -229,7 +293,7 @@ def _of_entry(
     return Job(
         partitioner=name,
         params={**defaults, **own},
-        workload=spec,
+        workload={**spec, **groups["workload"]},
         cluster=cluster_of({**asdict(cluster), **changed, "n_workers": n}),
         runtime=runtime,
         seed=seed,

@@ -28,9 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dalton import __version__
 from dalton.envs.errors import ConfigError
+from dalton.experiments.cooperating import SERIES as ROUND_SERIES
 from dalton.experiments.records import METRICS, Record
 from dalton.experiments.settings import Job, Tracking
 
@@ -188,6 +190,9 @@ class Store:
         ]
         for name in SERIES:
             metrics += [Metric(f"slide/{name}", value, now, step) for step, value in thinned(record, name)]
+        for name in ROUND_SERIES if len(record.rounds) else ():
+            points = _means(record.rounds["position"].to_numpy(), record.rounds[name].to_numpy(float))
+            metrics += [Metric(f"round/{name}", value, now, step) for step, value in points]
         for low in range(0, len(metrics), BATCH):
             self.call(self.client.log_batch, run, metrics=metrics[low : low + BATCH])
         self.call(self.client.log_artifacts, run, str(folder))
@@ -288,9 +293,13 @@ def kill_open() -> None:
 
 def thinned(record: Record, name: str) -> list[tuple[int, float]]:
     """A series as at most POINTS means over consecutive slides: (tuples seen, value)."""
-    values, seen = record.slides[name].to_numpy(float), record.slides["seen"].to_numpy()
+    return _means(record.slides["seen"].to_numpy(), record.slides[name].to_numpy(float))
+
+
+def _means(steps: NDArray[np.int64], values: NDArray[np.float64]) -> list[tuple[int, float]]:
+    """At most POINTS means over consecutive values, at the last step of each."""
     groups = np.array_split(np.arange(len(values)), min(POINTS, len(values))) if len(values) else []
-    means = [(int(seen[group[-1]]), float(values[group].mean())) for group in groups]
+    means = [(int(steps[group[-1]]), float(values[group].mean())) for group in groups]
     return [(step, value) for step, value in means if math.isfinite(value)]
 
 

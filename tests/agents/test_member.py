@@ -1,3 +1,5 @@
+import pickle
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from dalton.agents.qtable import row_of
 from dalton.envs.errors import ConfigError
 from dalton.envs.hashing import member as hashed_by
 from dalton.envs.hashing import worker_of
+from dalton.envs.hotness import LEAST
 
 PARAMS = {"n_workers": 3, "window": {"size": 40, "slide": 10}, "epsilon": 0.0, "seed": 4}
 
@@ -21,7 +24,7 @@ def member(**more):
 def policy(round=0, load=10, hot=(), q=None, dsync=1):
     keys = np.array(hot, np.int64)
     values = np.full((len(keys), 3), np.nan) if q is None else np.array(q, np.float64)
-    return Policy(VERSION, round, load, keys, values, round + 1, dsync, ())
+    return Policy(VERSION, round, load, keys, values, round + 1, dsync, (), None)
 
 
 def values_of(one, key):
@@ -103,15 +106,74 @@ def test_the_threshold_is_that_of_the_global_load():
     assert not np.isnan(one.rewards[7])
 
 
-def test_answers_to_other_messages_are_ignored():
+def test_answers_that_are_old_or_of_another_version_are_ignored():
     one, _ = member()
-    assert not one.receive(policy())
     one.route(KEYS)
     one.route(np.array([2]))
-    assert not one.receive(policy(round=1))
     assert not one.receive(policy()._replace(version=VERSION + 1))
+    assert one.awaiting
     assert one.receive(policy())
     assert not one.receive(policy())
+    assert one.round == 1
+
+
+@pytest.mark.parametrize("awaiting", [False, True])
+def test_an_answer_of_a_later_round_lets_it_join_again(awaiting):
+    one, sent = member()
+    one.route(KEYS)
+    if awaiting:
+        one.route(np.array([1]))
+    best = (worker_of(np.int64(1), hashed_by(4), 3) + 1) % 3
+    q = [-1.0, -1.0, -1.0]
+    q[best] = -0.1
+    assert one.receive(policy(round=7, hot=[1], q=[q]))
+    assert (one.round, one.awaiting, one.pending) == (8, False, None)
+    if not awaiting:
+        one.route(np.array([9]))
+    one.route(np.array([9] * 10))
+    assert sent[-1].round == 8
+
+
+def test_a_message_tells_which_keys_are_split():
+    one, sent = member(epsilon=1.0, n_workers=8)
+    one.route(np.tile(KEYS, 2))
+    one.route(np.array([2]))
+    assert sent[0].split.tolist() == [1, 2]  # with eight workers two tuples make a key hot
+    assert sent[0].position == 10
+    alone, sent = member()
+    alone.route(np.tile(KEYS, 2))
+    assert sent[0].split.tolist() == []
+
+
+def test_a_message_is_bounded_also_when_the_stream_speeds_up():
+    # Ten tuples in the first second, then 3000: the threshold is that of ten, and hundreds of keys reach it.
+    one, sent = member(window={"size": 4.0, "slide": 1.0, "by": "time"}, epsilon=0.5)
+    times = np.concatenate([np.linspace(0, 0.9, 10), np.linspace(1, 1.9, 3_000), [2.0]])
+    keys = np.concatenate([KEYS, np.arange(3_000) % 300, [5]])
+    one.route(keys[:11], times[:11])
+    one.receive(policy(load=10))
+    one.route(keys[11:-1], times[11:-1])
+    assert np.count_nonzero(one.qtable.tuples > 0) > 200
+    one.route(keys[-1:], times[-1:])
+    message = sent[-1]
+    assert message.tuples == 3_000
+    assert (len(message.keys), len(message.hot)) == (3, 6)
+    assert message.split is None  # too many to tell
+
+
+def test_it_pickles_while_it_waits_and_goes_on_identically(zipf):
+    keys = zipf(400)
+    one, sent = member(epsilon=0.3)
+    one.route(keys[:205])
+    assert one.awaiting
+    copy = pickle.loads(pickle.dumps(one))
+    assert copy.send is None
+    assert copy.pending.q.tolist() == sent[-1].q.tolist()
+    answers = [policy(hot=[int(keys[0])], q=[[-0.1, -0.2, -0.3]])] * 2
+    for each, answer in zip((one, copy), answers, strict=True):
+        each.send = None
+        assert each.receive(answer)
+    np.testing.assert_array_equal(one.route(keys[205:]), copy.route(keys[205:]))
 
 
 def test_a_late_answer_makes_it_ask_for_a_longer_interval():
@@ -133,8 +195,12 @@ def test_a_longer_interval_begins_with_the_next_and_keeps_what_is_hot():
     one.receive(policy(hot=[1], q=[[-1.0, -1.0, -1.0]], dsync=2))
     one.route(KEYS[1:])
     assert len(sent) == 1
+    assert one.span[LEAST] == 4
     one.route(np.tile(KEYS, 4))
     assert [message.tuples for message in sent[:3]] == [10, 10, 20][: len(sent)]
+    assert [message.dsync for message in sent[:3]] == [1, 1, 2][: len(sent)]
+    # The threshold ⌈10 / 3⌉ of the global load, in twice the time.
+    assert one.span[LEAST] == 8
 
 
 def test_without_a_runtime_it_is_the_single_agent(zipf):

@@ -1,11 +1,22 @@
 import numpy as np
 import pytest
 
-from dalton.agents.protocol import VERSION, QtableReducer, Sync
+from dalton.agents.protocol import VERSION, QtableReducer, Sync, disagreement
 from dalton.envs.errors import ConfigError
 
 
-def sync(sender=0, round=0, tuples=100, counts=None, rows=None, double=False, version=VERSION, n=2):
+def sync(
+    sender=0,
+    round=0,
+    tuples=100,
+    counts=None,
+    rows=None,
+    double=False,
+    version=VERSION,
+    n=2,
+    dsync=1,
+    split=(),
+):
     """A message; ``counts`` is {key: tuples}, ``rows`` {key: (weight, values)}."""
     counts, rows = counts or {}, rows or {}
     return Sync(
@@ -19,6 +30,9 @@ def sync(sender=0, round=0, tuples=100, counts=None, rows=None, double=False, ve
         weights=np.array([weight for weight, _ in rows.values()], np.int64),
         q=np.array([values for _, values in rows.values()], np.float64).reshape(len(rows), n),
         double=double,
+        dsync=dsync,
+        split=None if split is None else np.array(split, np.int64),
+        position=tuples,
     )
 
 
@@ -35,9 +49,10 @@ def closed(one, *messages, idle=0.0, busy=1.0):
 def test_hot_keys_are_those_of_the_global_load():
     # GL = 300, threshold 150: key 7 has 160 in all, key 8 is hot for the second alone, key 9 has 149.
     answer = closed(
-        reducer(),
+        reducer(n_partitioners=3),
         sync(0, tuples=200, counts={7: 120, 9: 80}),
-        sync(1, tuples=100, counts={7: 40, 8: 60, 9: 69}),
+        sync(1, tuples=70, counts={7: 20, 8: 50}),
+        sync(2, tuples=30, counts={7: 20, 9: 69}),
     )
     assert answer.hot.tolist() == [7]
     assert (answer.load, answer.round, answer.until, answer.silent) == (300, 0, 1, ())
@@ -88,17 +103,43 @@ def test_the_order_of_arrival_changes_nothing():
     assert answers[0].q.tolist() == answers[1].q.tolist()
 
 
-def test_messages_of_other_rounds_and_repeated_ones_are_ignored():
+def test_messages_of_earlier_rounds_and_repeated_ones_are_ignored():
     one = reducer()
     assert one.hear(sync(0))
     assert not one.hear(sync(0, tuples=7))
-    assert not one.hear(sync(1, round=1))
     assert not one.complete
     assert one.hear(sync(1))
     assert one.complete
     assert one.close(idle=0, busy=1).load == 200
     assert not one.hear(sync(0, round=0))
     assert one.hear(sync(0, round=1))
+
+
+def test_a_reducer_that_forgot_goes_on_with_the_round_of_the_partitioners():
+    one = reducer(max_dsync=64)
+    assert one.hear(sync(0, round=0))
+    assert one.hear(sync(1, round=41, dsync=8))
+    assert set(one.heard) == {1}
+    assert one.hear(sync(0, round=41, dsync=8))
+    answer = one.close(idle=0, busy=1)
+    assert (answer.round, answer.dsync, answer.silent) == (41, 8, ())
+    assert one.last is answer
+
+
+def test_a_partitioner_that_left_is_not_waited_for():
+    one = reducer()
+    one.leave(1)
+    assert not one.complete
+    assert one.hear(sync(0))
+    assert one.complete
+    assert one.close(idle=0, busy=1).silent == ()
+
+
+def test_split_keys_are_those_of_all_or_unknown():
+    answer = closed(reducer(), sync(0, split=[5, 3]), sync(1, split=[3, 9]))
+    assert answer.split.tolist() == [3, 5, 9]
+    assert closed(reducer(), sync(0, split=[5]), sync(1, split=None)).split is None
+    assert closed(reducer(), sync(0, split=[5])).split is None  # the other was silent
 
 
 def test_a_round_closes_without_a_silent_member_and_says_so():
@@ -130,6 +171,8 @@ def test_dsync_doubles_on_request_and_halves_when_idle():
         (sync(version=2), r"^version = 2: expected messages of version 1$"),
         (sync(sender=2), r"^sender = 2: expected a whole number from 0 to 1$"),
         (sync(rows={1: (1, [0, 0, 0])}, n=3), r"^q has shape \(1, 3\): expected \(1, 2\)"),
+        (sync(counts={1: 1, 2: 1, 3: 1}), r"^keys has 3 keys: expected at most 2 in a message$"),
+        (sync(rows={key: (1, [0, 0]) for key in range(5)}), r"^hot has 5 keys: expected at most 4 in a"),
     ],
 )
 def test_a_message_that_makes_no_sense_is_refused(message, found):
@@ -137,3 +180,13 @@ def test_a_message_that_makes_no_sense_is_refused(message, found):
     with pytest.raises(ConfigError, match=found):
         one.hear(message)
     assert not one.heard
+
+
+def test_disagreement_is_the_spread_of_values_between_those_that_have_the_key():
+    messages = [
+        sync(0, rows={1: (1, [-1.0, -2.0]), 2: (1, [0.0, 0.0])}),
+        sync(1, rows={1: (1, [-3.0, -2.0])}),
+    ]
+    # Key 1: deviations 1 and 0. Key 2 has one opinion only.
+    assert disagreement(messages, np.array([1, 2])) == 0.5
+    assert disagreement(messages, np.array([2])) == 0.0
