@@ -20,14 +20,14 @@ from dalton.agents.qtable import (
     turn,
 )
 from dalton.agents.statistics import GIVEN, KIND, KINDS, Stats, begin, grown_stats, has_place, observe, stats
-from dalton.envs.contract import BLOCK, Keys, LoadAware, Times, Workers
+from dalton.envs.contract import BLOCK, Costs, Keys, LoadAware, Times, Workers
 from dalton.envs.errors import ConfigError, check_choice, check_int, check_real
 from dalton.envs.hashing import candidates, family
 from dalton.envs.hotness import FOLLOWING, LEAST, NUMBER, TUPLES, begin_window, check_stats_window, stats_span
 from dalton.envs.kernel import kernel
 from dalton.envs.reward import reward
 from dalton.envs.table import EMPTY
-from dalton.envs.window import BASE, BY_TIME, DEFAULT_WINDOW, POSITION, SLIDE, WindowSpec, put, tick
+from dalton.envs.window import BASE, BY_TIME, DEFAULT_WINDOW, POSITION, SLIDE, WindowSpec, amount, put, tick
 from dalton.envs.workloads import stream_key
 
 # The generator of exploration among those of a seed (`dalton.envs.workloads`).
@@ -73,11 +73,12 @@ def _dalton(
     first: Any,
     keys: Any,
     times: Any,
+    costs: Any,
     out: Any,
     forward: Any,
     rewards: Any,
 ) -> Any:
-    load, ring, clock, edge = loads
+    load, ring, clock, edge, pace = loads
     q, until, fragments, visits = t.q, t.until, t.fragments, t.visits
     n, slides = len(load), t.ages.shape[1]
     epsilon, decay, gamma, p1 = rule[EPSILON], rule[DECAY], rule[GAMMA], rule[P1]
@@ -124,7 +125,6 @@ def _dalton(
                 if until[row] < window:
                     forget_values(t, row, rule[INITIAL])
                 until[row] = window + 1
-        total += 1
         rewards[i] = np.nan
         best = home
         if row != EMPTY:
@@ -151,7 +151,8 @@ def _dalton(
             visits[row] += 1
             stamp(t, row, best, slide, oldest)
             value = q[row, action]
-            gain = reward(load[best] + 1, total, n, fragments[row], p1)
+            added = amount(pace, costs, i, best)
+            gain = reward(load[best] + added, total + added, n, fragments[row], p1)
             if awaiting:
                 at = waiting.used[0]
                 waiting.keys[at], waiting.actions[at], waiting.gains[at] = key, action, gain
@@ -160,7 +161,9 @@ def _dalton(
                 set_value(t, row, action, value + gamma * (gain - value))
             forward[i] = False
             rewards[i] = gain
-        put(load, ring, clock, best)
+        added = amount(pace, costs, i, best)
+        put(load, ring, clock, best, added)
+        total += added
         out[i] = best
     span[TUPLES] += done - begun
     return done
@@ -259,17 +262,17 @@ class Dalton(LoadAware):
         self.buffer = buffer(0)
 
     def route_and_forward(
-        self, keys: ArrayLike, times: ArrayLike | None = None
+        self, keys: ArrayLike, times: ArrayLike | None = None, costs: ArrayLike | None = None
     ) -> tuple[Workers, NDArray[np.bool_]]:
         """As `route`, with a flag per tuple: whether its key is on one worker only (Section 4.2).
 
         The combiner may send such a key's result to the output directly, past the reducers, unless a later
         tuple of the slide has no flag.
         """
-        workers = self.route(keys, times)
+        workers = self.route(keys, times, costs)
         return workers, self.forward.copy()
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
         if len(self.rewards) != len(keys):
             self.forward, self.rewards = np.empty(len(keys), np.bool_), np.empty(len(keys))
         done = 0
@@ -287,6 +290,7 @@ class Dalton(LoadAware):
                 first,
                 keys[part],
                 times[part],
+                costs[part],
                 out[part],
                 self.forward[part],
                 self.rewards[part],

@@ -24,7 +24,7 @@ class Correct(Partitioner):
     def _reset(self):
         self.turn = np.zeros(1, np.int64)
 
-    def _route(self, keys, times, out):
+    def _route(self, keys, times, costs, out):
         turns = self.turn[0] + np.arange(len(keys))
         out[:] = self.choose(keys, turns)
         self.turn += len(keys)
@@ -44,13 +44,13 @@ class Negative(Correct):
 
 
 class WrongDtype(Correct):
-    def route(self, keys, times=None):
-        return super().route(keys, times).astype(np.int64)
+    def route(self, keys, times=None, costs=None):
+        return super().route(keys, times, costs).astype(np.int64)
 
 
 class TooFew(Correct):
-    def route(self, keys, times=None):
-        return super().route(keys, times)[:-1]
+    def route(self, keys, times=None, costs=None):
+        return super().route(keys, times, costs)[:-1]
 
 
 class Fixed(Correct):
@@ -136,8 +136,8 @@ class LooksAhead(Correct):
 class BatchWithoutTimes(Correct):
     """Depends on the cut of the stream only where there are no times."""
 
-    def _route(self, keys, times, out):
-        super()._route(keys, times, out)
+    def _route(self, keys, times, costs, out):
+        super()._route(keys, times, costs, out)
         if not len(times):
             out[:] = (out + len(keys)) % self.n_workers
 
@@ -202,44 +202,44 @@ class ParamsChange(Correct):
 class SortsKeysInPlace(Correct):
     """Sorts the caller's keys, but decides as if it had not."""
 
-    def _route(self, keys, times, out):
+    def _route(self, keys, times, costs, out):
         given = keys.copy()
         keys.sort()
-        super()._route(given, times, out)
+        super()._route(given, times, costs, out)
 
 
 class ShiftsTimesInPlace(Correct):
-    def _route(self, keys, times, out):
+    def _route(self, keys, times, costs, out):
         times -= 1.0
-        super()._route(keys, times, out)
+        super()._route(keys, times, costs, out)
 
 
 class WritesTheSame(Correct):
     """Leaves the keys as they were, but writes them."""
 
-    def _route(self, keys, times, out):
+    def _route(self, keys, times, costs, out):
         keys[0] = keys[0]
-        super()._route(keys, times, out)
+        super()._route(keys, times, costs, out)
 
 
 class CrashesOnEmpty(Correct):
-    def route(self, keys, times=None):
-        out = super().route(keys, times)
+    def route(self, keys, times=None, costs=None):
+        out = super().route(keys, times, costs)
         return out[: 1 + np.flatnonzero(out >= 0)[-1]]
 
 
 class TurnsOnEmpty(Correct):
     """An empty batch changes what comes next."""
 
-    def route(self, keys, times=None):
+    def route(self, keys, times=None, costs=None):
         if not len(keys):
             self.turn += 1
-        return super().route(keys, times)
+        return super().route(keys, times, costs)
 
 
 class EmptyOfFloats(Correct):
-    def route(self, keys, times=None):
-        return super().route(keys, times) if len(keys) else np.empty(0)
+    def route(self, keys, times=None, costs=None):
+        return super().route(keys, times, costs) if len(keys) else np.empty(0)
 
 
 class NegativeForNegativeKeys(Correct):
@@ -254,8 +254,8 @@ class Remembers(Correct):
         super()._reset()
         self.seen = []
 
-    def _route(self, keys, times, out):
-        super()._route(keys, times, out)
+    def _route(self, keys, times, costs, out):
+        super()._route(keys, times, costs, out)
         self.seen.extend(out.tolist())
 
 
@@ -266,8 +266,8 @@ class RemembersSlowly(Correct):
         super()._reset()
         self.seen = []
 
-    def _route(self, keys, times, out):
-        super()._route(keys, times, out)
+    def _route(self, keys, times, costs, out):
+        super()._route(keys, times, costs, out)
         self.seen.extend(keys[::100].tolist())
 
 
