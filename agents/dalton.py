@@ -21,6 +21,7 @@ from dalton.agents.qtable import (
 )
 from dalton.agents.statistics import GIVEN, KIND, KINDS, Stats, begin, grown_stats, has_place, observe, stats
 from dalton.envs.contract import BLOCK, Costs, Keys, LoadAware, Times, Workers
+from dalton.envs.draws import stream_key
 from dalton.envs.errors import ConfigError, check_choice, check_int, check_real
 from dalton.envs.hashing import candidates, family
 from dalton.envs.hotness import FOLLOWING, LEAST, NUMBER, TUPLES, begin_window, check_stats_window, stats_span
@@ -28,9 +29,8 @@ from dalton.envs.kernel import kernel
 from dalton.envs.reward import reward
 from dalton.envs.table import EMPTY
 from dalton.envs.window import BASE, BY_TIME, DEFAULT_WINDOW, POSITION, SLIDE, WindowSpec, amount, put, tick
-from dalton.envs.workloads import stream_key
 
-# The generator of exploration among those of a seed (`dalton.envs.workloads`).
+# The generator of exploration among those of a seed (`dalton.envs.draws`).
 EXPLORATION = 16
 # Places in `rule`: parameters of the bandit.
 EPSILON, DECAY, GAMMA, P1, INITIAL, HOT, MAX_SPLIT, EXPLORE, PAUSE, AWAIT = range(10)

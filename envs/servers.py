@@ -5,9 +5,9 @@ Tuple i of a worker arrives at a_i, has the cost w_i (seconds of work at capacit
     d_i = max(a_i, d_{i-1}) + w_i / c,   completion time l(i) = d_i - a_i   (OSG Section 2),
 
 c the worker's capacity (Lindley's recursion). Where the capacity changes in time, the last term is the time
-in which the worker provides w_i: a tuple in service goes on at the new speed, with nothing lost. A worker that
-has failed has the capacity 0: its queue, and what is sent to it meanwhile, waits until it recovers. If it
-never does, these tuples stay in the queue, and no completion time counts them.
+in which the worker provides w_i: a tuple in service goes on at the new speed, with nothing lost. A worker
+that has failed has the capacity 0: its queue, and what is sent to it meanwhile, waits until it recovers. If
+it never does, these tuples stay in the queue, and no completion time counts them.
 """
 
 from __future__ import annotations
@@ -277,9 +277,9 @@ def _legs(capacity: Floats, schedule: list[Step]) -> tuple[Floats, Floats]:
     n = len(capacity)
     per_worker: list[list[tuple[float, float]]] = [[] for _ in range(n)]
     for i, (at, worker, strength) in enumerate(schedule):
-        check_int(f"schedule[{i}].worker", worker, low=0, high=n - 1)
-        check_real(f"schedule[{i}].capacity", strength, low=0)
-        per_worker[worker].append((check_real(f"schedule[{i}].at", at), strength))
+        check_int(f"queue.schedule[{i}].worker", worker, low=0, high=n - 1)
+        check_real(f"queue.schedule[{i}].capacity", strength, low=0)
+        per_worker[worker].append((check_real(f"queue.schedule[{i}].at", at), strength))
     most = max(map(len, per_worker))
     begins = np.full((n, most + 2), np.inf)
     begins[:, 0] = -np.inf

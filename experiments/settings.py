@@ -13,8 +13,9 @@ from typing import Any
 from dalton import __version__
 from dalton.envs.contract import Partitioner
 from dalton.envs.errors import ConfigError, check_choice, check_int, check_real, shown
+from dalton.envs.queueing import Queue
 from dalton.envs.simulate import VIEWS
-from dalton.envs.window import Window
+from dalton.envs.window import MEASURES, Window
 from dalton.envs.workloads import Workload, make_workload
 from dalton.experiments.registry import make, partitioner_config
 
@@ -28,6 +29,7 @@ class Cluster:
     n_workers: int
     window: Params
     capacity: list[float] | None = None
+    queue: Params | None = None
     n_reducers: int = 16
     n_partitioners: int = 1
     combine_ns: float = 1000.0
@@ -42,6 +44,7 @@ class Runtime:
     name: str = "simulator"
     view: str = "global"
     probe_every: float | None = None
+    measure: str = "tuples"
     compare_global: bool = False
 
 
@@ -125,6 +128,7 @@ def cluster_of(given: Any) -> Cluster:
     check_int("cluster.n_workers", cluster.n_workers, low=1)
     if Window.of(cluster.window) is None:
         raise ConfigError("cluster.window = null: expected size and slide")
+    Queue.of(cluster.queue)
     check_int("cluster.n_reducers", cluster.n_reducers, low=1)
     check_int("cluster.n_partitioners", cluster.n_partitioners, low=1)
     check_real("cluster.combine_ns", cluster.combine_ns, low=0)
@@ -138,6 +142,7 @@ def runtime_of(given: Any) -> Runtime:
     runtime: Runtime = _group(Runtime, "runtime", given)
     check_choice("runtime.name", runtime.name, ("simulator",))
     check_choice("runtime.view", runtime.view, VIEWS)
+    check_choice("runtime.measure", runtime.measure, MEASURES)
     _check_flag("runtime.compare_global", runtime.compare_global)
     return runtime
 
