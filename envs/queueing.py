@@ -34,13 +34,14 @@ class Change:
     @classmethod
     def of(cls, spec: Change | Mapping[str, Any], place: str) -> Change:
         """A change from a mapping; errors name it ``place``."""
-        given = spec if isinstance(spec, Mapping) else vars(spec)
-        moments = [name for name in ("at", "at_tuple") if given.get(name) is not None]
-        if (
-            set(given) - {f.name for f in fields(cls)}
-            or {"worker", "capacity"} - set(given)
-            or len(moments) != 1
-        ):
+        given = vars(spec) if isinstance(spec, Change) else spec
+        moments = ("at", "at_tuple")
+        allowed = (
+            isinstance(given, Mapping)
+            and {"worker", "capacity"} <= set(given) <= {"worker", "capacity", *moments}
+            and sum(given.get(name) is not None for name in moments) == 1
+        )
+        if not allowed:
             raise ConfigError(
                 f"{place} = {shown(spec)}: expected worker, capacity, and either at or at_tuple"
             )
