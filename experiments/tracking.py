@@ -38,7 +38,8 @@ log = logging.getLogger("dalton")
 
 # Metrics recorded through time, and the points of each: enough for a chart of the page, few enough not to
 # cost more than the simulation (`dalton bench` shows the share). The table of all slides is an artefact.
-SERIES = ("max_over_mean", "replication", "throughput", "completion_mean", "queue", "utilisation")
+SERIES = ("max_over_mean", "replication", "throughput")
+QUEUE_SERIES = ("completion_mean", "queue", "utilisation")  # of simulations with a queue model
 POINTS = 50
 BATCH = 1000
 PARENT = "DALTON_PARENT_RUN"
@@ -182,7 +183,7 @@ class Store:
         metrics = [
             Metric(key, value, now, 0) for key, value in record.summary.items() if math.isfinite(value)
         ]
-        for name in (name for name in SERIES if name in record.slides):
+        for name in (*SERIES, *(name for name in QUEUE_SERIES if name in record.slides)):
             metrics += [Metric(f"slide/{name}", value, now, step) for step, value in thinned(record, name)]
         for low in range(0, len(metrics), BATCH):
             self.call(self.client.log_batch, run, metrics=metrics[low : low + BATCH])
