@@ -20,17 +20,17 @@ from dalton.agents.qtable import (
     turn,
 )
 from dalton.agents.statistics import GIVEN, KIND, KINDS, Stats, begin, grown_stats, has_place, observe, stats
-from dalton.envs.contract import BLOCK, Keys, LoadAware, Times, Workers
+from dalton.envs.contract import BLOCK, Costs, Keys, LoadAware, Times, Workers
+from dalton.envs.draws import stream_key
 from dalton.envs.errors import ConfigError, check_choice, check_int, check_real
 from dalton.envs.hashing import candidates, family
 from dalton.envs.hotness import FOLLOWING, LEAST, NUMBER, TUPLES, begin_window, check_stats_window, stats_span
 from dalton.envs.kernel import kernel
 from dalton.envs.reward import reward
 from dalton.envs.table import EMPTY
-from dalton.envs.window import BASE, BY_TIME, DEFAULT_WINDOW, POSITION, SLIDE, WindowSpec, put, tick
-from dalton.envs.workloads import stream_key
+from dalton.envs.window import BASE, BY_TIME, DEFAULT_WINDOW, POSITION, SLIDE, WindowSpec, amount, put, tick
 
-# The generator of exploration among those of a seed (`dalton.envs.workloads`).
+# The generator of exploration among those of a seed (`dalton.envs.draws`).
 EXPLORATION = 16
 # Places in `rule`: parameters of the bandit.
 EPSILON, DECAY, GAMMA, P1, INITIAL, HOT, MAX_SPLIT, EXPLORE, PAUSE, AWAIT = range(10)
@@ -73,11 +73,12 @@ def _dalton(
     first: Any,
     keys: Any,
     times: Any,
+    costs: Any,
     out: Any,
     forward: Any,
     rewards: Any,
 ) -> Any:
-    load, ring, clock, edge = loads
+    load, ring, clock, edge, pace = loads
     q, until, fragments, visits = t.q, t.until, t.fragments, t.visits
     n, slides = len(load), t.ages.shape[1]
     epsilon, decay, gamma, p1 = rule[EPSILON], rule[DECAY], rule[GAMMA], rule[P1]
@@ -126,7 +127,6 @@ def _dalton(
                     forget_values(t, row, rule[INITIAL])
                 until[row] = window + 1
             full = t.spare[0] == 0 or not has_place(s)
-        total += 1
         rewards[i] = np.nan
         best = home
         # Unsigned, for numba looks at every signed index whether it counts from the end.
@@ -155,7 +155,8 @@ def _dalton(
             visits[at] += 1
             stamp(t, at, np.uintp(best), slide, oldest)
             value = q[at, np.uintp(action)]
-            gain = reward(load[np.uintp(best)] + 1, total, n, fragments[at], p1)
+            added = amount(pace, costs, i, best)
+            gain = reward(load[np.uintp(best)] + added, total + added, n, fragments[at], p1)
             if awaiting:
                 place = waiting.used[0]
                 waiting.keys[place], waiting.actions[place], waiting.gains[place] = key, action, gain
@@ -165,7 +166,9 @@ def _dalton(
                 set_value(t, at, np.uintp(action), value + gamma * (gain - value))
             forward[i] = False
             rewards[i] = gain
-        put(load, ring, clock, np.uintp(best))
+        added = amount(pace, costs, i, best)
+        put(load, ring, clock, np.uintp(best), added)
+        total += added
         out[i] = best
     span[TUPLES] += done - begun
     return done
@@ -264,17 +267,17 @@ class Dalton(LoadAware):
         self.buffer = buffer(0)
 
     def route_and_forward(
-        self, keys: ArrayLike, times: ArrayLike | None = None
+        self, keys: ArrayLike, times: ArrayLike | None = None, costs: ArrayLike | None = None
     ) -> tuple[Workers, NDArray[np.bool_]]:
         """As `route`, with a flag per tuple: whether its key is on one worker only (Section 4.2).
 
         The combiner may send such a key's result to the output directly, past the reducers, unless a later
         tuple of the slide has no flag.
         """
-        workers = self.route(keys, times)
+        workers = self.route(keys, times, costs)
         return workers, self.forward.copy()
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
         if len(self.rewards) != len(keys):
             self.forward, self.rewards = np.empty(len(keys), np.bool_), np.empty(len(keys))
         done = 0
@@ -292,6 +295,7 @@ class Dalton(LoadAware):
                 first,
                 keys[part],
                 times[part],
+                costs[part],
                 out[part],
                 self.forward[part],
                 self.rewards[part],

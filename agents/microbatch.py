@@ -10,7 +10,7 @@ import numpy as np
 from dalton.agents.dalton import Dalton
 from dalton.agents.qtable import forget_values, more_rows, qtable, row_of, take_row, turn
 from dalton.agents.statistics import stats
-from dalton.envs.contract import Keys, Times, Workers
+from dalton.envs.contract import Costs, Keys, Times, Workers
 from dalton.envs.hashing import candidates
 from dalton.envs.hotness import NUMBER
 from dalton.envs.kernel import kernel
@@ -90,7 +90,7 @@ class DaltonMicroBatch(Dalton):
         self.qtable = qtable(self.n_workers, 1)
         self.span[:] = 0.0, np.inf, np.inf, 0.0, np.inf
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
         batch = encode(keys)
         hot = np.flatnonzero(batch.counts >= math.ceil(len(keys) / (self.hot_factor * self.n_workers)))
         self.span[NUMBER] += 1
@@ -101,4 +101,4 @@ class DaltonMicroBatch(Dalton):
         homes = candidates(batch.distinct[hot], self.members, self.n_workers)[0]
         share = self.n_workers / len(keys)
         _heat(self.qtable, batch.distinct[hot], batch.counts[hot], homes, number, share, self.initial_q)
-        super()._route(keys, times, out)
+        super()._route(keys, times, costs, out)

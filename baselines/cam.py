@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from dalton.envs.cluster import expire, has_room, holds, slot_of, split
-from dalton.envs.contract import Keys, SplitAware, Times, Workers
+from dalton.envs.contract import Costs, Keys, SplitAware, Times, Workers
 from dalton.envs.hashing import candidates, family
 from dalton.envs.kernel import kernel
-from dalton.envs.window import BASE, DEFAULT_WINDOW, HEAD, SLIDE, WindowSpec, put, tick
+from dalton.envs.window import BASE, DEFAULT_WINDOW, HEAD, SLIDE, WindowSpec, amount, put, tick
 
 
 @kernel
-def _cam(f: Any, s: Any, choices: Any, keys: Any, times: Any, out: Any) -> Any:
+def _cam(f: Any, s: Any, choices: Any, keys: Any, times: Any, costs: Any, out: Any) -> Any:
     slots, more, used, counts, totals, shape = f
-    load, ring, clock, edge = s
+    load, ring, clock, edge, pace = s
     rows = len(ring)
     for i in range(len(keys)):
         if not has_room(slots, more, used, clock):
@@ -31,7 +31,7 @@ def _cam(f: Any, s: Any, choices: Any, keys: Any, times: Any, out: Any) -> Any:
             holds(slots, more, at, oldest, key, second) or load[second] < load[first]
         ):
             best = second
-        put(load, ring, clock, best)
+        put(load, ring, clock, best, amount(pace, costs, i, best))
         split(slots, more, used, counts, totals, shape, clock, at, key, best)
         out[i] = best
     return len(keys)
@@ -64,6 +64,6 @@ class CardinalityAware(SplitAware):
         super()._reset()
         self.members = family(self.seed, 2)
 
-    def _decide(self, keys: Keys, times: Times, out: Workers) -> int:
+    def _decide(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> int:
         choices = candidates(keys, self.members, self.n_workers)
-        return int(_cam(self.fragments, self.loads, choices, keys, times, out))
+        return int(_cam(self.fragments, self.loads, choices, keys, times, costs, out))

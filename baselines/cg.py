@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from dalton.baselines.porc import SALTS_PER_WORKER, memo, power_of_random_choices
-from dalton.envs.contract import Keys, LoadAware, Times, Workers
+from dalton.envs.contract import Costs, Keys, LoadAware, Times, Workers
 from dalton.envs.errors import check_int, check_real
 from dalton.envs.hashing import family
-from dalton.envs.window import LoadState, load_state
+from dalton.envs.window import LoadState, load_state, pace_of
 
 
 class ConsistentGrouping(LoadAware):
@@ -34,13 +34,14 @@ class ConsistentGrouping(LoadAware):
 
     def _reset(self) -> None:
         bins = self.virtual * self.n_workers
-        self.loads = load_state(bins, None)
+        # Virtual workers are all alike, whatever the capacity of their owners.
+        self.loads = load_state(bins, None, None if self.pace is None else pace_of("time", None, bins))
         self.memo = memo()
         self.members = family(self.seed, min(SALTS_PER_WORKER * bins, 65535))
         self.owner = (np.arange(bins) % self.n_workers).astype(np.int32)
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
-        power_of_random_choices(self.loads, self.memo, self.members, self.epsilon, keys, times, out)
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
+        power_of_random_choices(self.loads, self.memo, self.members, self.epsilon, keys, times, costs, out)
         np.take(self.owner, out, out=out)
 
     def probe(self, truth: LoadState, total: Keys) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from dalton.envs.contract import Keys, LoadAware, Times, Workers
+from dalton.envs.contract import Costs, Keys, LoadAware, Times, Workers
 from dalton.envs.errors import check_int, check_real
 from dalton.envs.hashing import hash32, member
 from dalton.envs.kernel import kernel
-from dalton.envs.window import WindowSpec, put, tick
+from dalton.envs.window import WindowSpec, amount, put, tick
 
 
 @kernel
@@ -21,27 +21,31 @@ def _points(seed: Any, out: Any) -> None:
 
 
 @kernel
-def _clockwise(s: Any, circle: Any, seed: Any, epsilon: Any, keys: Any, times: Any, out: Any) -> None:
-    load, ring, clock, edge = s
+def _clockwise(
+    s: Any, circle: Any, seed: Any, epsilon: Any, keys: Any, times: Any, costs: Any, out: Any
+) -> None:
+    load, ring, clock, edge, pace = s
     points, owner, starts, shift = circle
     total = load.sum()
     n = len(load)
     for i in range(len(keys)):
         if tick(load, ring, clock, edge, times, i) > 0:
             total = load.sum()
-        total += 1
-        capacity = np.int64(np.ceil((1.0 + epsilon) * total / n))
         here = np.int64(hash32(keys[i], seed)) + 2**31
         at = starts[here >> shift]
         while at < len(points) and points[at] < here:
             at += 1
         if at == len(points):
             at = 0
+        added = amount(pace, costs, i, owner[at])
+        capacity = np.int64(np.ceil((1.0 + epsilon) * (total + added) / n))
         while load[owner[at]] >= capacity:
             at += 1
             if at == len(points):
                 at = 0
-        put(load, ring, clock, owner[at])
+        added = amount(pace, costs, i, owner[at])
+        put(load, ring, clock, owner[at], added)
+        total += added
         out[i] = owner[at]
 
 
@@ -50,7 +54,7 @@ class BoundedConsistentHashing(LoadAware):
 
     Of Mirrokni, Thorup and Zadimoghaddam, compared in CG Section V. Workers and keys are points of a ring. A
     key goes to the first worker clockwise from it whose load is below the capacity ⌈(1 + ε) t / n⌉, t
-    counting this tuple; some worker always is.
+    counting this tuple (on the first worker, where load is time over capacity); some worker always is.
 
     Args:
         n_workers: Number of workers n.
@@ -88,5 +92,5 @@ class BoundedConsistentHashing(LoadAware):
         self.circle = places, owner, starts, shift
         self.member = member(self.seed)
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
-        _clockwise(self.loads, self.circle, self.member, self.epsilon, keys, times, out)
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
+        _clockwise(self.loads, self.circle, self.member, self.epsilon, keys, times, costs, out)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from dalton.envs.cluster import expire, has_room, slot_of, split
-from dalton.envs.contract import Keys, SplitAware, Times, Workers
+from dalton.envs.contract import Costs, Keys, SplitAware, Times, Workers
 from dalton.envs.hashing import candidates, family
 from dalton.envs.kernel import kernel
-from dalton.envs.window import DEFAULT_WINDOW, HEAD, WindowSpec, put, tick
+from dalton.envs.window import DEFAULT_WINDOW, HEAD, WindowSpec, amount, put, tick
 
 
 @kernel
-def _cm(f: Any, s: Any, choices: Any, keys: Any, times: Any, out: Any) -> Any:
+def _cm(f: Any, s: Any, choices: Any, keys: Any, times: Any, costs: Any, out: Any) -> Any:
     slots, more, used, counts, totals, shape = f
-    load, ring, clock, edge = s
+    load, ring, clock, edge, pace = s
     for i in range(len(keys)):
         if not has_room(slots, more, used, clock):
             return i
@@ -25,7 +25,7 @@ def _cm(f: Any, s: Any, choices: Any, keys: Any, times: Any, out: Any) -> Any:
         best, other = choices[0, i], choices[1, i]
         if totals[1 + other] < totals[1 + best]:
             best = other
-        put(load, ring, clock, best)
+        put(load, ring, clock, best, amount(pace, costs, i, best))
         split(slots, more, used, counts, totals, shape, clock, slot_of(slots, key), key, best)
         out[i] = best
     return len(keys)
@@ -60,6 +60,6 @@ class CardinalityMinimising(SplitAware):
         super()._reset()
         self.members = family(self.seed, 2)
 
-    def _decide(self, keys: Keys, times: Times, out: Workers) -> int:
+    def _decide(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> int:
         choices = candidates(keys, self.members, self.n_workers)
-        return int(_cm(self.fragments, self.loads, choices, keys, times, out))
+        return int(_cm(self.fragments, self.loads, choices, keys, times, costs, out))

@@ -8,17 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalton.baselines.pkg import least_of
-from dalton.envs.contract import Keys, LoadAware, Times, Workers
+from dalton.envs.contract import Costs, Keys, LoadAware, Times, Workers
 from dalton.envs.errors import check_int, check_real
 from dalton.envs.frequency import SpaceSaving, offer, space_saving
 from dalton.envs.hashing import family
 from dalton.envs.kernel import kernel
-from dalton.envs.window import lightest, put
+from dalton.envs.window import amount, lightest, put
 
 
 @kernel
-def _head_and_tail(s: Any, summary: Any, members: Any, d: Any, theta: Any, keys: Any, out: Any) -> None:
-    load, ring, clock, _ = s
+def _head_and_tail(
+    s: Any, summary: Any, members: Any, d: Any, theta: Any, keys: Any, costs: Any, out: Any
+) -> None:
+    load, ring, clock, _, pace = s
     counts, size = summary.counts, summary.size
     for i in range(len(keys)):
         entry = offer(summary, keys[i])
@@ -28,7 +30,7 @@ def _head_and_tail(s: Any, summary: Any, members: Any, d: Any, theta: Any, keys:
             best = least_of(load, members, d, keys[i])
         else:
             best = lightest(load)
-        put(load, ring, clock, best)
+        put(load, ring, clock, best, amount(pace, costs, i, best))
         out[i] = best
 
 
@@ -85,8 +87,8 @@ class HeadChoices(LoadAware):
         total = max(1, int(self.summary.size[1]))
         return counts[counts >= self._theta * total] / total
 
-    def _send(self, d: int, keys: Keys, out: Workers) -> None:
-        _head_and_tail(self.loads, self.summary, self.members, d, self._theta, keys, out)
+    def _send(self, d: int, keys: Keys, costs: Costs, out: Workers) -> None:
+        _head_and_tail(self.loads, self.summary, self.members, d, self._theta, keys, costs, out)
 
 
 class DChoices(HeadChoices):
@@ -124,11 +126,11 @@ class DChoices(HeadChoices):
         super()._reset()
         self.d = min(2, self.n_workers)
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
         done = 0
         while done < len(keys):
             stop = done + self.refresh - int(self.summary.size[1]) % self.refresh
-            self._send(self.d, keys[done:stop], out[done:stop])
+            self._send(self.d, keys[done:stop], costs[done:stop], out[done:stop])
             if stop <= len(keys):
                 self.d = choices_for(self.head(), self.n_workers, self.epsilon)
             done = stop

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from dalton.envs.contract import Keys, LoadAware, Times, Workers
+from dalton.envs.contract import Costs, Keys, LoadAware, Times, Workers
 from dalton.envs.errors import ConfigError, check_real
 from dalton.envs.frequency import count
 from dalton.envs.hashing import member, worker_of
 from dalton.envs.hot import cool, heat, hot_rows, more_rows, row_of
 from dalton.envs.kernel import kernel
 from dalton.envs.table import EMPTY, KeyMap, is_full
-from dalton.envs.window import BASE, DEFAULT_WINDOW, HEAD, SLIDE, WindowSpec, put, slides_ahead, tick
+from dalton.envs.window import BASE, DEFAULT_WINDOW, HEAD, SLIDE, WindowSpec, amount, put, slides_ahead, tick
 
 
 @kernel
@@ -33,6 +33,18 @@ def _best(load: Any, stamps: Any, row: Any, oldest: Any, start: Any, bonus: Any,
 
 
 @kernel
+def _tuples(pace: Any, ring: Any, clock: Any, counts: Any) -> Any:
+    """Tuples of the current slide: its load, or if that is time the sum of the key counts."""
+    if pace is None:
+        return ring[clock[HEAD]].sum()
+    total = 0
+    for slot in range(len(counts)):
+        if counts[slot] != EMPTY:
+            total += counts[slot]
+    return total
+
+
+@kernel
 def _dagreedy(
     s: Any,
     rows: Any,
@@ -44,9 +56,10 @@ def _dagreedy(
     keep: Any,
     keys: Any,
     times: Any,
+    costs: Any,
     out: Any,
 ) -> Any:
-    load, ring, clock, edge = s
+    load, ring, clock, edge, pace = s
     table, mark, row_keys, until, stamps = rows
     slides, n = ring.shape
     total = load.sum()
@@ -59,7 +72,7 @@ def _dagreedy(
             cool(table, mark, row_keys, until, now + ahead - slides)
             # After a gap the slide before this tuple is empty, and nothing is hot.
             if ahead == 1:
-                least = ring[clock[HEAD]].sum() / hot
+                least = _tuples(pace, ring, clock, counts) / hot
                 if not heat(counted, counts, least, now, seed, table, mark, row_keys, until, stamps):
                     return i
             counts[:] = EMPTY
@@ -76,8 +89,9 @@ def _dagreedy(
         if row != EMPTY:
             best = _best(load, stamps, row, now - slides, best, keep * total / n, 1.0 - keep)
             stamps[row, best] = now
-        put(load, ring, clock, best)
-        total += 1
+        added = amount(pace, costs, i, best)
+        put(load, ring, clock, best, added)
+        total += added
         out[i] = best
     return len(keys)
 
@@ -127,7 +141,7 @@ class DAGreedy(LoadAware):
         self.counts = KeyMap()
         self.rows = hot_rows(self.n_workers)
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
         hot = self.hot_factor * self.n_workers
         done = 0
         while True:
@@ -143,6 +157,7 @@ class DAGreedy(LoadAware):
                 self.alpha,
                 keys[done:],
                 times[done:],
+                costs[done:],
                 out[done:],
             )
             if done == len(keys):

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from dalton.envs.contract import Keys, LoadAware, Times, Workers
+from dalton.envs.contract import Costs, Keys, LoadAware, Times, Workers
 from dalton.envs.errors import check_int, check_real
 from dalton.envs.hashing import member, worker_of
 from dalton.envs.kernel import kernel
 from dalton.envs.table import EMPTY, KeyMap, capacity_for, find, is_full
-from dalton.envs.window import POSITION, check_order, put
+from dalton.envs.window import POSITION, amount, check_order, put
 
 ITEM = np.dtype(
     [
@@ -62,9 +62,10 @@ def _dkg(
     seed: Any,
     keys: Any,
     times: Any,
+    costs: Any,
     out: Any,
 ) -> Any:
-    load, ring, position, _ = s
+    load, ring, position, _, pace = s
     warm_up, check_interval, rate, up, down = spans
     n = len(load)
     total = load.sum()
@@ -97,8 +98,9 @@ def _dkg(
             other = (home + j) % n
             if load[other] < load[best]:
                 best = other
-        put(load, ring, position, best)
-        total += 1
+        added = amount(pace, costs, i, best)
+        put(load, ring, position, best, added)
+        total += added
         out[i] = best
     return len(keys)
 
@@ -181,7 +183,7 @@ class DynamicKeyGrouping(LoadAware):
         at = self.index.mark[find(self.index.keys, self.index.mark, key)]
         return min(self.n_workers, INITIAL_POOL if at == EMPTY else int(self.items[at]["pool"]))
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
         check_order(self.loads.edge, times)
         done = 0
         while True:
@@ -197,6 +199,7 @@ class DynamicKeyGrouping(LoadAware):
                 self.member,
                 keys[done:],
                 times[done:],
+                costs[done:],
                 out[done:],
             )
             if done == len(keys):

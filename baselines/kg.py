@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dalton.envs.contract import Keys, Partitioner, Times, Workers
+from dalton.envs.contract import Costs, Keys, Partitioner, Times, Workers
 from dalton.envs.hashing import hash_workers, member
 
 
@@ -28,5 +28,5 @@ class KeyGrouping(Partitioner):
     def _reset(self) -> None:
         self.member = member(self.seed)
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
         hash_workers(keys, self.member, self.n_workers, out)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from dalton.baselines.sticky import Sticky
-from dalton.envs.contract import Keys, Times, Workers
+from dalton.envs.contract import Costs, Keys, Times, Workers
 from dalton.envs.kernel import kernel
 from dalton.envs.table import EMPTY, encode, find, is_full
 
@@ -77,7 +77,7 @@ class OfflineGreedy(Sticky):
             lambda i: i + _place(r.keys, r.mark, r.used, self.plan, self.heap, ordered[i:], weights[i:]),
         )
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
         batch = encode(keys)
         self.prepare(batch.distinct, batch.counts)
         _look_up(self.routes.keys, self.routes.mark, keys, out)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from dalton.baselines.sticky import Sticky
-from dalton.envs.contract import Keys, Times, Workers
+from dalton.envs.contract import Costs, Keys, Times, Workers
 from dalton.envs.kernel import kernel
 from dalton.envs.table import EMPTY, find, is_full
-from dalton.envs.window import lightest, put
+from dalton.envs.window import amount, lightest, put
 
 
 @kernel
-def _on_greedy(s: Any, table: Any, mark: Any, used: Any, keys: Any, out: Any) -> Any:
-    load, ring, clock, _ = s
+def _on_greedy(s: Any, table: Any, mark: Any, used: Any, keys: Any, costs: Any, out: Any) -> Any:
+    load, ring, clock, _, pace = s
     for i in range(len(keys)):
         slot = find(table, mark, keys[i])
         if mark[slot] == EMPTY:
@@ -23,7 +23,7 @@ def _on_greedy(s: Any, table: Any, mark: Any, used: Any, keys: Any, out: Any) ->
             mark[slot] = lightest(load)
             used[0] += 1
         out[i] = mark[slot]
-        put(load, ring, clock, out[i])
+        put(load, ring, clock, out[i], amount(pace, costs, i, out[i]))
     return len(keys)
 
 
@@ -41,6 +41,9 @@ class OnlineGreedy(Sticky):
         super().__init__(n_workers=n_workers, seed=seed)
         self.reset()
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
         r = self.routes
-        r.drive(len(keys), lambda i: i + _on_greedy(self.loads, r.keys, r.mark, r.used, keys[i:], out[i:]))
+        r.drive(
+            len(keys),
+            lambda i: i + _on_greedy(self.loads, r.keys, r.mark, r.used, keys[i:], costs[i:], out[i:]),
+        )

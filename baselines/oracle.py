@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from dalton.baselines.batch import deal, fit_part, parts, put_part
-from dalton.envs.contract import Keys, Partitioner, Times, Workers
+from dalton.envs.contract import Costs, Keys, Partitioner, Times, Workers
 from dalton.envs.hashing import hash_workers, member
 from dalton.envs.kernel import kernel
 from dalton.envs.table import EMPTY, KeyMap, encode, find, is_full
@@ -86,7 +86,7 @@ class Oracle(Partitioner):
         self.member = member(self.seed)
         self.homes = KeyMap()
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
         batch = encode(keys)
         n = self.n_workers
         plan = parts(len(batch.distinct) + 2 * n)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dalton.envs.contract import BLOCK, Keys, LoadAware, Times, Workers
+from dalton.envs.contract import BLOCK, Costs, Keys, LoadAware, Times, Workers
 from dalton.envs.errors import check_int
 from dalton.envs.hashing import candidates, family, worker_of
 from dalton.envs.kernel import kernel
-from dalton.envs.window import WindowSpec, put, tick
+from dalton.envs.window import WindowSpec, amount, put, tick
 
 
 @kernel
@@ -24,8 +24,8 @@ def least_of(load: Any, members: Any, d: Any, key: Any) -> Any:
 
 
 @kernel
-def _greedy(s: Any, choices: Any, times: Any, out: Any) -> None:
-    load, ring, clock, edge = s
+def _greedy(s: Any, choices: Any, times: Any, costs: Any, out: Any) -> None:
+    load, ring, clock, edge, pace = s
     d, m = choices.shape
     for i in range(m):
         tick(load, ring, clock, edge, times, i)
@@ -33,7 +33,7 @@ def _greedy(s: Any, choices: Any, times: Any, out: Any) -> None:
         for j in range(1, d):
             if load[choices[j, i]] < load[best]:
                 best = choices[j, i]
-        put(load, ring, clock, best)
+        put(load, ring, clock, best, amount(pace, costs, i, best))
         out[i] = best
 
 
@@ -66,7 +66,8 @@ class PartialKeyGrouping(LoadAware):
         super()._reset()
         self.members = family(self.seed, self.d)
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
         for i in range(0, len(keys), BLOCK):
             part = slice(i, i + BLOCK)
-            _greedy(self.loads, candidates(keys[part], self.members, self.n_workers), times[part], out[part])
+            choices = candidates(keys[part], self.members, self.n_workers)
+            _greedy(self.loads, choices, times[part], costs[part], out[part])

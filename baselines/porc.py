@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dalton.envs.contract import BLOCK, Keys, LoadAware, Times, Workers
+from dalton.envs.contract import BLOCK, Costs, Keys, LoadAware, Times, Workers
 from dalton.envs.errors import check_real
 from dalton.envs.hashing import candidates, family, worker_of
 from dalton.envs.kernel import kernel
-from dalton.envs.window import LoadState, WindowSpec, lightest, put, tick
+from dalton.envs.window import LoadState, WindowSpec, amount, lightest, put, tick
 
 SALTS_PER_WORKER = 32
 CELL_BITS = 10
@@ -53,8 +53,8 @@ def memo() -> Memo:
 
 
 @kernel
-def _search(memo: Any, load: Any, level: Any, members: Any, key: Any) -> Any:
-    """The first bin of ``key`` with room, after the one of the first salt, which is full."""
+def _search(memo: Any, load: Any, pace: Any, costs: Any, i: Any, level: Any, members: Any, key: Any) -> Any:
+    """The first bin with room for tuple ``i`` of ``key`` after the one of the first salt, which is full."""
     keys, votes, epochs, steps, known, bins, now = memo
     n = len(load)
     cell = np.int64((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - CELL_BITS))
@@ -93,13 +93,24 @@ def _search(memo: Any, load: Any, level: Any, members: Any, key: Any) -> Any:
         if best < 0:
             best = np.int64(lightest(load))
     epochs[cell] = now[0]
-    steps[cell] = step + np.int64(load[best] + 1 >= level)  # this tuple may fill it
+    filled = load[best] + amount(pace, costs, i, best) >= level
+    steps[cell] = step + np.int64(filled)
     return best
 
 
 @kernel
-def _porc(s: Any, memo: Any, members: Any, epsilon: Any, keys: Any, first: Any, times: Any, out: Any) -> None:
-    load, ring, clock, edge = s
+def _porc(
+    s: Any,
+    memo: Any,
+    members: Any,
+    epsilon: Any,
+    keys: Any,
+    first: Any,
+    times: Any,
+    costs: Any,
+    out: Any,
+) -> None:
+    load, ring, clock, edge, pace = s
     now = memo.now
     total = load.sum()
     n = len(load)
@@ -107,15 +118,17 @@ def _porc(s: Any, memo: Any, members: Any, epsilon: Any, keys: Any, first: Any, 
         passed = tick(load, ring, clock, edge, times, i)
         if passed > 0:
             total = load.sum()
-        total += 1
-        level = np.int64(np.ceil((1.0 + epsilon) * total / n))
+        best = np.int64(first[i])
+        added = amount(pace, costs, i, best)
+        level = np.int64(np.ceil((1.0 + epsilon) * (total + added) / n))
         if passed > 0 or level != now[1]:
             now[0] += 1
             now[1] = level
-        best = np.int64(first[i])
         if load[best] >= level:
-            best = _search(memo, load, level, members, keys[i])
-        put(load, ring, clock, best)
+            best = _search(memo, load, pace, costs, i, level, members, keys[i])
+            added = amount(pace, costs, i, best)
+        put(load, ring, clock, best, added)
+        total += added
         out[i] = best
 
 
@@ -126,13 +139,14 @@ def power_of_random_choices(
     epsilon: float,
     keys: Keys,
     times: Times,
+    costs: Costs,
     out: Workers,
 ) -> None:
     """Route every key to the first of its hashed bins with load below (1 + ε) t / n; CG does it too."""
     for i in range(0, len(keys), BLOCK):
         part = slice(i, i + BLOCK)
         first = candidates(keys[part], members[:1], len(loads.load))[0]
-        _porc(loads, cells, members, epsilon, keys[part], first, times[part], out[part])
+        _porc(loads, cells, members, epsilon, keys[part], first, times[part], costs[part], out[part])
 
 
 class PowerOfRandomChoices(LoadAware):
@@ -140,10 +154,10 @@ class PowerOfRandomChoices(LoadAware):
 
         P_t(k) = H_j(k),   j = min{ j : L_{H_j(k)}(t) < (1 + ε) t / n }
 
-    with t counted including this tuple. No bin ever exceeds the capacity by more than the tuple that fills
-    it, hence I(m) <= ε m / n + 1 (CG Section V-A). A key keeps to its first bin while that has room, so only
-    what overflows is split. After 32 n salts, all full, the least loaded bin is taken: it has room, because
-    the mean is below the capacity.
+    with t counted including this tuple (on its first bin, where load is time over capacity). No bin ever
+    exceeds the capacity by more than the tuple that fills it, hence I(m) <= ε m / n + 1 (CG Section V-A). A
+    key keeps to its first bin while that has room, so only what overflows is split. After 32 n salts, all
+    full, the least loaded bin is taken: it has room, because the mean is below the capacity.
 
     Args:
         n_workers: Number of bins n.
@@ -164,8 +178,8 @@ class PowerOfRandomChoices(LoadAware):
         self.memo = memo()
         self.members = family(self.seed, min(SALTS_PER_WORKER * self.n_workers, 65535))
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
-        power_of_random_choices(self.loads, self.memo, self.members, self.epsilon, keys, times, out)
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
+        power_of_random_choices(self.loads, self.memo, self.members, self.epsilon, keys, times, costs, out)
 
     def probe(self, truth: LoadState, total: Keys) -> None:
         """See `LoadAware.probe`; what was full may not be any more."""

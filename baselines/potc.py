@@ -6,16 +6,16 @@ from typing import Any
 
 from dalton.baselines.pkg import least_of
 from dalton.baselines.sticky import Sticky
-from dalton.envs.contract import Keys, Times, Workers
+from dalton.envs.contract import Costs, Keys, Times, Workers
 from dalton.envs.hashing import family
 from dalton.envs.kernel import kernel
 from dalton.envs.table import EMPTY, find, is_full
-from dalton.envs.window import put
+from dalton.envs.window import amount, put
 
 
 @kernel
-def _potc(s: Any, table: Any, mark: Any, used: Any, members: Any, keys: Any, out: Any) -> Any:
-    load, ring, clock, _ = s
+def _potc(s: Any, table: Any, mark: Any, used: Any, members: Any, keys: Any, costs: Any, out: Any) -> Any:
+    load, ring, clock, _, pace = s
     for i in range(len(keys)):
         slot = find(table, mark, keys[i])
         if mark[slot] == EMPTY:
@@ -25,7 +25,7 @@ def _potc(s: Any, table: Any, mark: Any, used: Any, members: Any, keys: Any, out
             mark[slot] = least_of(load, members, 2, keys[i])
             used[0] += 1
         out[i] = mark[slot]
-        put(load, ring, clock, out[i])
+        put(load, ring, clock, out[i], amount(pace, costs, i, out[i]))
     return len(keys)
 
 
@@ -50,9 +50,11 @@ class StaticTwoChoices(Sticky):
         super()._reset()
         self.members = family(self.seed, 2)
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
         r = self.routes
         r.drive(
             len(keys),
-            lambda i: i + _potc(self.loads, r.keys, r.mark, r.used, self.members, keys[i:], out[i:]),
+            lambda i: (
+                i + _potc(self.loads, r.keys, r.mark, r.used, self.members, keys[i:], costs[i:], out[i:])
+            ),
         )

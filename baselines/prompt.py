@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from dalton.baselines.batch import deal, fit_part, parts, put_part
-from dalton.envs.contract import Keys, Partitioner, Times, Workers
+from dalton.envs.contract import Costs, Keys, Partitioner, Times, Workers
 from dalton.envs.kernel import kernel
 from dalton.envs.table import encode
 
@@ -57,7 +57,7 @@ class Prompt(Partitioner):
     def _reset(self) -> None:
         """Nothing is kept between batches."""
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
         batch = encode(keys)
         n, size = self.n_workers, len(batch.distinct)
         plan = parts(2 * size + n)

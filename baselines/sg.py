@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dalton.envs.contract import Keys, Partitioner, Times, Workers
+from dalton.envs.contract import Costs, Keys, Partitioner, Times, Workers
 from dalton.envs.kernel import kernel
 
 
@@ -39,5 +39,5 @@ class ShuffleGrouping(Partitioner):
     def _reset(self) -> None:
         self.next = np.array([self.seed % self.n_workers])
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
         self.next[0] = _deal(self.next[0], self.n_workers, out)

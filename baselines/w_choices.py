@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dalton.baselines.d_choices import HeadChoices
-from dalton.envs.contract import Keys, Times, Workers
+from dalton.envs.contract import Costs, Keys, Times, Workers
 
 
 class WChoices(HeadChoices):
@@ -26,5 +26,5 @@ class WChoices(HeadChoices):
         super().__init__(n_workers=n_workers, seed=seed, theta=theta, capacity=capacity)
         self.reset()
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
-        self._send(self.n_workers, keys, out)
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
+        self._send(self.n_workers, keys, costs, out)

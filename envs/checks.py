@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dalton.envs.contract import Partitioner
+from dalton.envs.contract import Partitioner, Workers
 from dalton.envs.workloads import make_workload
 
 N_TUPLES = 30_000
@@ -111,6 +111,40 @@ def batch_equals_loop(factory: Factory) -> None:
             _same(whole, np.concatenate(parts), f"in batches of {size}")
 
 
+def load_in_time(factory: Factory) -> None:
+    """With costs, and load in time over capacity: all of the above, and costs are read only."""
+    keys, times = (column[:6_000] for column in _stream())
+    costs = 0.001 * (1.0 + keys % 7)
+    before = costs.copy()
+    costs.setflags(write=False)
+    capacity = np.linspace(0.5, 2.0, 8)
+
+    def fresh() -> Partitioner:
+        p = factory(n_workers=8)
+        p.measure("time", capacity)
+        return p
+
+    def routed(p: Partitioner, part: slice) -> Workers:
+        return p.route(keys[part], times[part], costs[part])
+
+    p = fresh()
+    whole = routed(p, slice(None))
+    _require(whole.min() >= 0 and whole.max() < 8, f"worker {whole.min()} .. {whole.max()}, expected 0 .. 7")
+    _require(np.array_equal(costs, before), "costs were changed")
+    p.reset()
+    _same(whole, routed(p, slice(None)), "after reset()")
+    if p.lookahead != "none":
+        return
+    half = fresh()
+    first = routed(half, slice(3_000))
+    copy = pickle.loads(pickle.dumps(half))
+    _same(whole, np.concatenate([first, routed(copy, slice(3_000, None))]), "after pickling")
+    for size in (1, 7):
+        p = fresh()
+        parts = [routed(p, slice(i, i + size)) for i in range(0, len(keys), size)]
+        _same(whole, np.concatenate(parts), f"in batches of {size}")
+
+
 def pickle_continues(factory: Factory) -> None:
     """A partitioner pickled in mid-stream goes on as the original does."""
     keys, times = _stream()
@@ -198,6 +232,7 @@ CHECKS: dict[str, Callable[[Factory], None]] = {
         same_seed_same_decisions,
         reset_equals_fresh,
         batch_equals_loop,
+        load_in_time,
         pickle_continues,
         params_round_trip,
         input_not_changed,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dalton.envs.errors import ConfigError, check_int
 from dalton.envs.hashing import member, spread, worker_of
@@ -24,10 +24,15 @@ from dalton.envs.window import (
     SLIDE,
     Floats,
     Ints,
+    LoadState,
     Window,
     WindowSpec,
+    accept_costs,
     accept_times,
+    amount,
+    check_workers,
     load_state,
+    pace_of,
     put,
     tick,
 )
@@ -290,7 +295,7 @@ def grown(f: Fragments, clock: Ints) -> Fragments:
 @kernel
 def _observe(f: Any, s: Any, keys: Any, workers: Any, times: Any) -> Any:
     slots, more, used, counts, totals, shape = f
-    load, ring, clock, edge = s
+    load, ring, clock, edge, _ = s
     for i in range(len(keys)):
         if not has_room(slots, more, used, clock):
             return i
@@ -303,11 +308,31 @@ def _observe(f: Any, s: Any, keys: Any, workers: Any, times: Any) -> Any:
     return len(keys)
 
 
+@kernel
+def _weigh(s: Any, total: Any, workers: Any, times: Any, costs: Any) -> None:
+    load, ring, clock, edge, pace = s
+    for i in range(len(workers)):
+        tick(load, ring, clock, edge, times, i)
+        added = amount(pace, costs, i, workers[i])
+        put(load, ring, clock, workers[i], added)
+        total[workers[i]] += added
+
+
 class Cluster:
-    """What the workers hold: L_w, X_w and the counts since the start, fed with routed batches."""
+    """What the workers hold: L_w, X_w and the counts since the start, fed with routed batches.
+
+    With ``measure`` time it also keeps L_w as the time that the workers need, cost over ``capacity``.
+    """
 
     def __init__(
-        self, *, n_workers: int, window: WindowSpec = None, n_reducers: int = 1, seed: int = 0
+        self,
+        *,
+        n_workers: int,
+        window: WindowSpec = None,
+        n_reducers: int = 1,
+        seed: int = 0,
+        measure: str = "tuples",
+        capacity: ArrayLike | None = None,
     ) -> None:
         self.n_workers = check_int("n_workers", n_workers, low=1, high=MAX_WORKERS)
         self.window = Window.of(window)
@@ -315,14 +340,21 @@ class Cluster:
         self.loads = load_state(self.n_workers, self.window)
         reducers = check_int("n_reducers", n_reducers, low=1)
         self.fragments = fragments(self.n_workers, self.window, reducers, int(member(seed, 65535)))
+        pace = pace_of(measure, capacity, self.n_workers)
+        self.busy = None if pace is None else load_state(self.n_workers, self.window, pace)
+        self.busy_total: Ints = np.zeros(self.n_workers, np.int64)
 
-    def observe(self, keys: Ints, workers: NDArray[np.int32], times: Floats | None = None) -> None:
-        """Take the tuples of a batch, shapes ``(m,)``, workers in ``[0, n_workers)``."""
+    def observe(
+        self,
+        keys: Ints,
+        workers: NDArray[np.int32],
+        times: Floats | None = None,
+        costs: Floats | None = None,
+    ) -> None:
+        """Take the tuples of a batch, shapes ``(m,)``, workers in ``[0, n_workers)``, costs in seconds."""
         if keys.shape != workers.shape or keys.ndim != 1:
             raise ConfigError(f"workers has shape {workers.shape}: expected the shape of keys, {keys.shape}")
-        if len(workers) and (workers.min() < 0 or workers.max() >= self.n_workers):
-            bad = workers[(workers < 0) | (workers >= self.n_workers)][0]
-            raise ConfigError(f"worker = {bad}: expected a whole number from 0 to {self.n_workers - 1}")
+        check_workers(workers, self.n_workers)
         stamps = accept_times(self.loads.edge, times, len(keys))
         done = 0
         while done < len(keys):
@@ -330,6 +362,14 @@ class Cluster:
             if done < len(keys):
                 self.fragments = grown(self.fragments, self.loads.clock)
         self.total += np.bincount(workers, minlength=self.n_workers)
+        if self.busy is not None:
+            work = accept_costs(self.busy.pace, costs, len(keys))
+            _weigh(self.busy, self.busy_total, workers, stamps, work)
+
+    @property
+    def measured(self) -> tuple[LoadState, Ints]:
+        """The load vector and the load since the start, shape ``(n,)``, as ``measure`` says."""
+        return (self.loads, self.total) if self.busy is None else (self.busy, self.busy_total)
 
     def holders(self, key: int) -> NDArray[np.bool_]:
         """X_w(key), shape ``(n,)``: the workers that hold ``key`` in the window."""
@@ -370,4 +410,5 @@ class Cluster:
     @property
     def nbytes(self) -> int:
         """Bytes of the whole state."""
-        return int(self.total.nbytes + sum(a.nbytes for a in (*self.loads, *self.fragments)))
+        arrays = [self.total, *self.loads, *self.fragments, *(self.busy or ())]
+        return sum(a.nbytes for a in arrays if a is not None)

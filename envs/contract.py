@@ -11,10 +11,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from dalton.envs.cluster import MAX_WORKERS, Fragments, fragments, grown
 from dalton.envs.errors import ConfigError, check_int, shown
-from dalton.envs.window import HEAD, LENGTH, LoadState, Window, WindowSpec, accept_times, load_state
+from dalton.envs.window import (
+    HEAD,
+    LENGTH,
+    LoadState,
+    Window,
+    WindowSpec,
+    accept_costs,
+    accept_times,
+    load_state,
+    pace_of,
+)
 
 Keys = NDArray[np.int64]
 Times = NDArray[np.float64]
+Costs = NDArray[np.float64]
 Workers = NDArray[np.int32]
 BLOCK = 1 << 14
 """Tuples whose candidates are hashed at once: few enough to stay in the cache."""
@@ -37,6 +48,8 @@ class Partitioner(ABC):
     """Whether it knows which keys are on one worker only, so that these may skip the reducers."""
     lookahead: ClassVar[Literal["none", "batch", "stream"]] = "none"
     """What must be seen before deciding: nothing, the whole batch, or the stream's key counts (`prepare`)."""
+    pace: Costs | None = None
+    """What a second of cost adds to a worker's load, shape ``(n,)``; None where load counts tuples."""
 
     def __init__(self, *, n_workers: int, seed: int = 0) -> None:
         self.n_workers = check_int("n_workers", n_workers, low=1, high=MAX_WORKERS)
@@ -59,13 +72,29 @@ class Partitioner(ABC):
             self.seed = check_int("seed", seed, low=0)
         self._reset()
 
-    def route(self, keys: ArrayLike, times: ArrayLike | None = None) -> Workers:
+    def measure(self, by: str = "tuples", capacity: ArrayLike | None = None) -> None:
+        """Choose what load is: the driver's choice, not the algorithm's. A change forgets what was routed.
+
+        Args:
+            by: ``tuples``, or ``time``: the seconds that the worker needs, cost / capacity (CG Section III).
+            capacity: Capacities of the workers, shape ``(n,)``; 1 if None. Not used for tuples.
+        """
+        pace = pace_of(by, capacity, self.n_workers)
+        if not np.array_equal(pace, self.pace):  # type: ignore[arg-type] # None is an array of an object
+            self.pace = pace
+            self.reset()
+
+    def route(
+        self, keys: ArrayLike, times: ArrayLike | None = None, costs: ArrayLike | None = None
+    ) -> Workers:
         """Choose a worker for every tuple.
 
         Args:
             keys: int64 key ids, shape ``(m,)``, in stream order.
             times: Arrival times in stream seconds, shape ``(m,)``, not decreasing; needed by partitioners
                 whose window is in time, ignored or optional for the others.
+            costs: Work of every tuple in seconds, shape ``(m,)``, not negative: what a worker of capacity 1
+                needs for it. None if all cost the same. Load takes note of it where it is time (`measure`).
 
         Returns:
             Worker of every tuple, int32, shape ``(m,)``, in ``[0, n_workers)``.
@@ -81,10 +110,11 @@ class Partitioner(ABC):
         if ids.dtype.kind == "u" and ids.size and ids.max() > np.iinfo(np.int64).max:
             raise ConfigError(f"key = {ids.max()}: expected an integer below 2**63")
         ids = np.ascontiguousarray(ids, np.int64)
+        work = accept_costs(self.pace, costs, len(ids))
         stamps = accept_times(self._edge(), times, len(ids))
         out = np.empty(len(ids), np.int32)
         if len(ids):
-            self._route(ids, stamps, out)
+            self._route(ids, stamps, work, out)
         return out
 
     def _edge(self) -> Times:
@@ -103,8 +133,8 @@ class Partitioner(ABC):
         """Create all state."""
 
     @abstractmethod
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
-        """Fill ``out``; ``times`` is empty if none were given."""
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
+        """Fill ``out``; ``times`` is empty if none were given, so is ``costs`` unless load is time."""
 
     def __repr__(self) -> str:
         """The call that makes an equal partitioner."""
@@ -113,7 +143,7 @@ class Partitioner(ABC):
 
 
 class LoadAware(Partitioner):
-    """A partitioner that decides from a load vector: since the start, or over a window.
+    """A partitioner that decides from a load vector: since the start or over a window, of tuples or of time.
 
     Args:
         n_workers: Number of workers.
@@ -128,13 +158,13 @@ class LoadAware(Partitioner):
         self.window = Window.of(window)
 
     def _reset(self) -> None:
-        self.loads = load_state(self.n_workers, self.window)
+        self.loads = load_state(self.n_workers, self.window, self.pace)
 
     def _edge(self) -> Times:
         return self.loads.edge
 
     def probe(self, truth: LoadState, total: Keys) -> None:
-        """Set the load vector to the workers' real one (PKG Section 3.2, probing).
+        """Set the load vector to the workers' real one (PKG Section 3.2, probing), measured alike.
 
         The slide of age j in the window takes the workers' slide of age j. Windows by count are counted by
         each partitioner for itself, so ages are all that they have in common.
@@ -160,15 +190,15 @@ class SplitAware(LoadAware):
         super()._reset()
         self.fragments = fragments(self.n_workers, self.window)
 
-    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
+    def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
         done = 0
         while done < len(keys):
             part = slice(done, done + BLOCK)
-            decided = self._decide(keys[part], times[part], out[part])
+            decided = self._decide(keys[part], times[part], costs[part], out[part])
             done += decided
             if decided < len(keys[part]):
                 self.fragments = grown(self.fragments, self.loads.clock)
 
     @abstractmethod
-    def _decide(self, keys: Keys, times: Times, out: Workers) -> int:
+    def _decide(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> int:
         """Fill ``out`` until done or until the fragment tables are full; returns how many were."""

@@ -6,10 +6,11 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from dalton.envs.draws import KEY_STREAM, stream_key, unit
 from dalton.envs.errors import check_choice, check_real
 from dalton.envs.hashing import key_ids
 from dalton.envs.kernel import kernel
-from dalton.envs.workloads import KEY_STREAM, Common, Keys, Workload, register, stream_key, unit
+from dalton.envs.workloads import Common, Keys, Workload, register
 
 # The 193 members and 2 observers of the United Nations.
 COUNTRIES = tuple(

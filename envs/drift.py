@@ -8,9 +8,9 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from dalton.envs.draws import DRIFT_STREAM, stream_key, unit
 from dalton.envs.errors import ConfigError, check_int, check_real
 from dalton.envs.workloads import (
-    DRIFT_STREAM,
     MAX_KEYS,
     MAX_SEED,
     WORKLOADS,
@@ -21,12 +21,20 @@ from dalton.envs.workloads import (
     draw_alias,
     make_workload,
     register,
-    stream_key,
-    unit,
     zipf_table,
 )
 
-OUTER_ONLY = ("arrivals", "rate", "cost_mean", "cost_spread", "n_sources", "source_by")
+OUTER_ONLY = (
+    "arrivals",
+    "rate",
+    "cost_mean",
+    "cost_spread",
+    "cost_levels",
+    "cost_seeded",
+    "cost_every",
+    "n_sources",
+    "source_by",
+)
 
 # A period's table is used until the period ends; a few, for streams read side by side.
 _table = functools.lru_cache(maxsize=4)(zipf_table)

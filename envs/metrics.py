@@ -34,7 +34,10 @@ def max_over_mean(load: Loads) -> float:
 
 
 def capacity_imbalance(load: Loads, capacity: Loads) -> float:
-    """max_i L_i/c_i - avg_i L_i/c_i, capacities scaled to mean 1 (CG Section III). Shapes ``(n,)``."""
+    """max_i L_i/c_i - avg_i L_i/c_i, capacities scaled to mean 1 (CG Section III). Shapes ``(n,)``.
+
+    Where load is time, it is over capacity already, and this is its `imbalance`.
+    """
     return imbalance(load / (capacity / capacity.mean()))
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dalton.envs.errors import ConfigError
 from dalton.envs.window import Window
-from dalton.envs.workloads import Chunk, Workload
+from dalton.envs.workloads import Chunk
 
 CHUNK = 1 << 18
 
@@ -28,16 +28,14 @@ class Piece(NamedTuple):
     """Whether the slide ends with it."""
 
 
-def pieces_of(
-    workload: Workload, window: Window, interval: float = np.inf, chunk_size: int = CHUNK
-) -> Iterator[Piece]:
+def pieces_of(chunks: Iterator[Chunk], window: Window, interval: float = np.inf) -> Iterator[Piece]:
     """The stream cut at the ends of slides and at probes.
 
     A piece waits for the next tuple to know whether it is the last of its slide.
     """
     held: Piece | None = None
     tick = None
-    for chunk in workload.chunks(chunk_size):
+    for chunk in chunks:
         if not len(chunk.keys):
             continue
         times = clock_of(chunk, window)

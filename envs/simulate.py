@@ -5,6 +5,9 @@ Three views of the load (PKG Section 5.1), which are the driver's choice and not
 - ``global`` (G): one partitioner routes the tuples of all sources, and so knows the load of all;
 - ``local`` (L): every source has its own, which knows what it has sent itself;
 - ``probing`` (LP): as local, and every ``probe_every`` the real loads replace the own estimate.
+
+So is the measure of the load: tuples, or the time that the workers need for them. With a queue model
+(`dalton.envs.queueing`) every tuple also has a completion time.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dalton.envs.cluster import Cluster
 from dalton.envs.contract import Keys, Partitioner, Workers
-from dalton.envs.errors import ConfigError, check_choice, check_int, check_real, shown
+from dalton.envs.errors import ConfigError, check_choice, check_int, check_real
 from dalton.envs.metrics import (
     WindowCounts,
     aggregation_cost,
@@ -36,7 +39,8 @@ from dalton.envs.metrics import (
 )
 from dalton.envs.pieces import CHUNK, Piece, clock_of, pieces_of, whole_slides
 from dalton.envs.progress import progress
-from dalton.envs.window import DEFAULT_WINDOW, Window, WindowSpec
+from dalton.envs.queueing import Queue, QueueMeter, Queues, QueueSlide, QueueSpec
+from dalton.envs.window import DEFAULT_WINDOW, TICKS, Window, WindowSpec, check_capacity
 from dalton.envs.workloads import Chunk, Workload
 
 if TYPE_CHECKING:
@@ -62,7 +66,7 @@ class Slide(NamedTuple):
     imbalance_total: float
     """max - mean load since the start, in tuples."""
     imbalance_capacity: float
-    """max - mean of load over capacity."""
+    """max - mean of load over capacity: in tuples (of mean capacity), or in seconds if load is time."""
     max_over_mean: float
     """max / mean load."""
     std_dev: float
@@ -103,11 +107,15 @@ class Result:
     total: NDArray[np.int64] = field(repr=False)
     """``(n,)`` tuples per worker since the start."""
     settings: dict[str, Any] = field(default_factory=dict)
+    queue: Queues | None = field(default=None, repr=False)
+    """What the queue model measured, if there was one."""
 
     def column(self, name: str) -> NDArray[np.float64]:
         """One metric of all slides, shape ``(slides,)``."""
-        at = Slide._fields.index(name)
-        return np.array([row[at] for row in self.slides], np.float64)
+        rows: list[Any] = self.slides
+        if self.queue is not None and name in QueueSlide._fields:
+            rows = self.queue.slides
+        return np.array([getattr(row, name) for row in rows], np.float64)
 
     def summary(self) -> dict[str, float]:
         """One number per metric: means over slides, except where the name says otherwise.
@@ -128,6 +136,7 @@ class Result:
             "disagreement": float(weights @ self.column("disagreement")),
             # The median: a slide takes less than a time slice, and some wait for other processes.
             "ns_per_tuple": float(np.median(self.column("ns_per_tuple"))) if m else math.nan,
+            **(self.queue.summary() if self.queue else {}),
         }
 
     def to_pandas(self) -> pd.DataFrame:
@@ -138,11 +147,14 @@ class Result:
             raise ConfigError(
                 "pandas is not installed: expected it for to_pandas; pip install dalton[data]"
             ) from None
-        return pd.DataFrame(self.slides, columns=list(Slide._fields))
+        table = pd.DataFrame(self.slides, columns=list(Slide._fields))
+        if self.queue is None:
+            return table
+        return table.join(pd.DataFrame(self.queue.slides, columns=list(QueueSlide._fields)))
 
 
 class Router(Protocol):
-    """What `measure` drives: everything between a stream and the workers."""
+    """What `drive` drives: everything between a stream and the workers."""
 
     seconds: float
     """Time spent routing since it was last set to 0."""
@@ -159,11 +171,11 @@ class _Sources:
 
     def __init__(self, partitioner: Partitioner, n_sources: int, view: str) -> None:
         many = n_sources if view != "global" else 1
-        self.all = [partitioner, *(type(partitioner)(**partitioner.params) for _ in range(many - 1))]
+        self.all = [partitioner, *(_twin(partitioner) for _ in range(many - 1))]
         self.seconds = 0.0
         # Compiled or loaded from the cache before anything is timed, with enough keys and time to reach also
         # what runs only now and then.
-        type(partitioner)(**partitioner.params).route(np.arange(2000), np.linspace(0.0, 1000.0, 2000))
+        _twin(partitioner).route(np.arange(2000), np.linspace(0.0, 1000.0, 2000), np.full(2000, 0.001))
 
     def prepare(self, workload: Workload, chunk_size: int) -> None:
         counts = WindowCounts(1)
@@ -177,20 +189,29 @@ class _Sources:
     def route(self, chunk: Chunk) -> Workers:
         started = time.perf_counter()
         if len(self.all) == 1:
-            workers = self.all[0].route(chunk.keys, chunk.times)
+            workers = self.all[0].route(chunk.keys, chunk.times, chunk.costs)
         else:
             workers = np.empty(len(chunk.keys), np.int32)
             assert chunk.sources is not None
             for source, partitioner in enumerate(self.all):
                 own = np.flatnonzero(chunk.sources == source)
                 times = None if chunk.times is None else chunk.times[own]
-                workers[own] = partitioner.route(chunk.keys[own], times)
+                costs = None if chunk.costs is None else chunk.costs[own]
+                workers[own] = partitioner.route(chunk.keys[own], times, costs)
         self.seconds += time.perf_counter() - started
         return workers
 
     def probe(self, cluster: Cluster) -> None:
         for partitioner in self.all:
-            partitioner.probe(cluster.loads, cluster.total)
+            partitioner.probe(*cluster.measured)
+
+
+def _twin(partitioner: Partitioner) -> Partitioner:
+    """A new one with the same parameters and the same measure of load."""
+    twin = type(partitioner)(**partitioner.params)
+    if partitioner.pace is not None:
+        twin.measure("time", TICKS / partitioner.pace)
+    return twin
 
 
 def simulate(
@@ -202,6 +223,8 @@ def simulate(
     probe_every: float | None = None,
     n_reducers: int = 1,
     capacity: ArrayLike | None = None,
+    measure: str = "tuples",
+    queue: QueueSpec = None,
     compare_global: bool = False,
     show_progress: bool = True,
     chunk_size: int = CHUNK,
@@ -217,6 +240,9 @@ def simulate(
         probe_every: Interval of probing, in tuples or in seconds as the window is.
         n_reducers: Reducers that merge the pairs, by hash of the key.
         capacity: Relative capacities of the workers, shape ``(n,)``; equal if None.
+        measure: The load that partitioners see: ``tuples``, or ``time``, which is cost over capacity.
+        queue: The queue model (a `Queue` or its fields); None for none. It gives every tuple a time and a
+            cost, which the partitioners and a window in time see too.
         compare_global: Also route by the global view, to measure the disagreement with it.
         show_progress: Show a progress bar if it takes long.
         chunk_size: Tuples generated at a time; it changes nothing but memory and speed.
@@ -228,21 +254,25 @@ def simulate(
     span = Window.of(window)
     if span is None:
         raise ConfigError("window = None: the simulator needs a window, its slides are what is measured")
+    strength = check_capacity(capacity, partitioner.n_workers)
+    partitioner.measure(measure, strength)
+    model = Queue.of(queue)
+    meter = None if model is None else QueueMeter(model, workload, strength)
     if (view == "probing") != (probe_every is not None):
         raise ConfigError(
             f"probe_every = {probe_every}: expected a number for view 'probing' and none otherwise"
         )
     interval = _interval(probe_every, span)
-    _capacity(capacity, partitioner.n_workers)
     sources = _Sources(partitioner, workload.n_sources, view)
-    shadow = _Sources(type(partitioner)(**partitioner.params), 1, "global") if compare_global else None
+    shadow = _Sources(_twin(partitioner), 1, "global") if compare_global else None
     if partitioner.lookahead == "stream":
         for group in filter(None, (sources, shadow)):
             group.prepare(workload, chunk_size)
-    pieces = pieces_of(workload, span, interval, chunk_size)
+    chunks = workload.chunks(chunk_size) if meter is None else meter.chunks(chunk_size)
+    pieces = pieces_of(chunks, span, interval)
     if partitioner.lookahead == "batch":
         pieces = whole_slides(pieces)
-    return measure(
+    return drive(
         sources,
         workload,
         name=repr(partitioner),
@@ -250,6 +280,8 @@ def simulate(
         window=span,
         n_reducers=n_reducers,
         capacity=capacity,
+        measure=measure,
+        meter=meter,
         show_progress=show_progress,
         label=f"{type(partitioner).__name__} on {type(workload).__name__}",
         pieces=pieces,
@@ -258,7 +290,7 @@ def simulate(
     )
 
 
-def measure(
+def drive(
     router: Router,
     workload: Workload,
     *,
@@ -267,6 +299,8 @@ def measure(
     window: Window,
     n_reducers: int = 1,
     capacity: ArrayLike | None = None,
+    measure: str = "tuples",
+    meter: QueueMeter | None = None,
     show_progress: bool = True,
     label: str = "routing",
     pieces: Iterator[Piece] | None = None,
@@ -283,26 +317,32 @@ def measure(
         window: The workers' window.
         n_reducers: See `simulate`.
         capacity: See `simulate`.
+        measure: See `simulate`.
+        meter: The queues in front of the workers; None for none.
         show_progress: See `simulate`.
         label: What the progress bar is called.
         pieces: The stream as it is handed to the router; None to cut it where slides end.
         shadow: Another router, the disagreement with which is measured.
         settings: What else the result should know.
     """
-    strength = _capacity(capacity, n_workers)
-    cluster = Cluster(n_workers=n_workers, window=window, n_reducers=n_reducers)
+    strength = check_capacity(capacity, n_workers)
+    cluster = Cluster(
+        n_workers=n_workers, window=window, n_reducers=n_reducers, measure=measure, capacity=strength
+    )
     counts = WindowCounts(window.n_slides)
     slides: list[Slide] = []
     loads: list[Keys] = []
     tuples = differing = 0
     with progress(label, workload.n_tuples, "tuples", show=show_progress) as advance:
-        for slide, chunk, probe, last in pieces or pieces_of(workload, window):
+        for slide, chunk, probe, last in pieces or pieces_of(workload.chunks(CHUNK), window):
             if probe:
                 router.probe(cluster)
             workers = router.route(chunk)
             if shadow is not None:
                 differing += disagreement(workers, shadow.route(chunk))
-            cluster.observe(chunk.keys, workers, clock_of(chunk, window))
+            cluster.observe(chunk.keys, workers, clock_of(chunk, window), chunk.costs)
+            if meter is not None:
+                meter.observe(chunk, workers)
             counts.observe(chunk.keys)
             tuples += len(chunk.keys)
             advance(len(chunk.keys))
@@ -312,11 +352,18 @@ def measure(
                 nanoseconds = 1e9 * router.seconds / tuples
                 slides.append(_measure(slide, tuples, cluster, counts, strength, share, nanoseconds))
                 loads.append(cluster.loads.load.copy())
+                if meter is not None:
+                    meter.close()
                 router.seconds, tuples, differing = 0.0, 0, 0
     known = {"window": window, **settings, "n_reducers": n_reducers}
     known["capacity"] = None if capacity is None else strength.tolist()
+    if measure != "tuples":
+        known["measure"] = measure
+    if meter is not None:
+        known["queue"] = meter.queue
     table = np.array(loads, np.int64).reshape(-1, n_workers)
-    return Result(name, repr(workload), slides, table, cluster.total.copy(), known)
+    queues = None if meter is None else meter.result()
+    return Result(name, repr(workload), slides, table, cluster.total.copy(), known, queues)
 
 
 def _interval(probe_every: float | None, window: Window) -> float:
@@ -325,18 +372,6 @@ def _interval(probe_every: float | None, window: Window) -> float:
     if window.by == "count":
         return check_int("probe_every", probe_every, low=1)
     return check_real("probe_every", probe_every, above=0)
-
-
-def _capacity(capacity: ArrayLike | None, n: int) -> NDArray[np.float64]:
-    if capacity is None:
-        return np.ones(n)
-    try:
-        strength = np.asarray(capacity, np.float64)
-    except (TypeError, ValueError):
-        strength = np.empty(0)
-    if strength.shape != (n,) or not np.all(np.isfinite(strength) & (strength > 0)):
-        raise ConfigError(f"capacity = {shown(capacity)}: expected {n} numbers > 0, one per worker")
-    return strength
 
 
 def _measure(
@@ -357,7 +392,9 @@ def _measure(
         seen=int(cluster.total.sum()),
         imbalance=imbalance(load),
         imbalance_total=imbalance(cluster.total),
-        imbalance_capacity=capacity_imbalance(load, capacity),
+        imbalance_capacity=capacity_imbalance(load, capacity)
+        if cluster.busy is None
+        else imbalance(cluster.busy.load / TICKS),
         max_over_mean=max_over_mean(load),
         std_dev=std_dev(load),
         keys=cluster.n_keys,

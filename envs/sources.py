@@ -28,6 +28,9 @@ class Multi(Workload):
         rate: Tuples per second, all sources together.
         cost_mean: See `Workload`.
         cost_spread: See `Workload`.
+        cost_levels: See `Workload`.
+        cost_seeded: See `Workload`.
+        cost_every: See `Workload`.
     """
 
     def __init__(
@@ -40,6 +43,9 @@ class Multi(Workload):
         rate: float = 1000.0,
         cost_mean: float | None = None,
         cost_spread: float = 0.0,
+        cost_levels: int | None = None,
+        cost_seeded: bool = False,
+        cost_every: int | None = None,
     ) -> None:
         if isinstance(sources, (str, Mapping)) or not isinstance(sources, Iterable):
             raise ConfigError(f"sources = {sources!r}: expected a list of workloads")
@@ -53,6 +59,9 @@ class Multi(Workload):
             rate=rate,
             cost_mean=cost_mean,
             cost_spread=cost_spread,
+            cost_levels=cost_levels,
+            cost_seeded=cost_seeded,
+            cost_every=cost_every,
             n_sources=len(specs),
         )
         size = len(specs)

@@ -42,6 +42,9 @@ class Trace(Workload):
         rate: See `Workload`.
         cost_mean: See `Workload`; when set, replaces the costs of the file.
         cost_spread: See `Workload`.
+        cost_levels: See `Workload`.
+        cost_seeded: See `Workload`.
+        cost_every: See `Workload`.
         n_sources: See `Workload`.
         source_by: See `Workload`.
 
@@ -64,6 +67,9 @@ class Trace(Workload):
         rate: float = 1000.0,
         cost_mean: float | None = None,
         cost_spread: float = 0.0,
+        cost_levels: int | None = None,
+        cost_seeded: bool = False,
+        cost_every: int | None = None,
         n_sources: int = 1,
         source_by: str = "shuffle",
     ) -> None:
@@ -86,6 +92,9 @@ class Trace(Workload):
             rate=rate,
             cost_mean=cost_mean,
             cost_spread=cost_spread,
+            cost_levels=cost_levels,
+            cost_seeded=cost_seeded,
+            cost_every=cost_every,
             n_sources=n_sources,
             source_by=source_by,
         )

@@ -2,6 +2,9 @@
 
 A window of size W slides by s; the window at tuple t is the current slide and the W/s - 1 before it. Load is
 a running sum over a ring of per-slide counters: O(1) per tuple and O(n) per slide.
+
+Load counts tuples, or it is the time that the worker needs for them (`pace_of`): the sum of cost / capacity,
+in whole nanoseconds, so that what leaves the window is exactly what came in.
 """
 
 from __future__ import annotations
@@ -22,6 +25,10 @@ Ints = NDArray[np.int64]
 SLIDE, POSITION, HEAD, BASE = range(4)
 NEXT, LENGTH, BY_TIME, LATEST = range(4)
 MAX_SLIDE = 2.0**52
+MEASURES = ("tuples", "time")
+TICKS = 1e9
+"""Units of load in a second, where load is time: nanoseconds, of which an int64 holds 292 years."""
+MAX_COST = 1e6
 
 
 @dataclass(frozen=True)
@@ -73,22 +80,51 @@ class LoadState(NamedTuple):
     """L_w as arrays, which kernels unpack and hand to helpers one by one."""
 
     load: Ints
-    """``(n,)`` tuples per worker in the window."""
+    """``(n,)`` tuples, or nanoseconds of work, per worker in the window."""
     ring: Ints
-    """``(W/s, n)`` tuples per slide and worker."""
+    """``(W/s, n)`` the same per slide and worker."""
     clock: Ints
     """Slide, tuples seen, ring row of the slide, first slide (the origin of stamps)."""
     edge: Floats
     """Where the next slide starts, the slide's length, whether these are times, the latest time seen."""
+    pace: Floats | None
+    """``(n,)`` load per second of cost, where load is time; None where it counts tuples (see `amount`)."""
 
 
-def load_state(n: int, window: Window | None) -> LoadState:
+def load_state(n: int, window: Window | None, pace: Floats | None = None) -> LoadState:
     """An empty load vector of ``n`` workers; without a window it counts since the start."""
     rows = window.n_slides if window else 1
     edge = np.array([np.inf, np.inf, 0.0, -np.inf])
     if window is not None:
         edge[:3] = -np.inf, window.slide, window.by == "time"
-    return LoadState(np.zeros(n, np.int64), np.zeros((rows, n), np.int64), np.zeros(4, np.int64), edge)
+    zeros = np.zeros(n, np.int64), np.zeros((rows, n), np.int64), np.zeros(4, np.int64)
+    return LoadState(*zeros, edge, pace)
+
+
+def pace_of(measure: str, capacity: ArrayLike | None, n: int) -> Floats | None:
+    """What a second of cost adds to the load of each of ``n`` workers; None where load counts tuples.
+
+    Args:
+        measure: ``tuples``, or ``time``: the time that the worker needs, cost / capacity.
+        capacity: Capacities of the workers, shape ``(n,)``; 1 if None.
+        n: Number of workers.
+    """
+    check_choice("measure", measure, MEASURES)
+    strength = check_capacity(capacity, n)
+    return None if measure == "tuples" else TICKS / strength
+
+
+def check_capacity(capacity: ArrayLike | None, n: int) -> Floats:
+    """Capacities as float64, shape ``(n,)``: ones if None."""
+    if capacity is None:
+        return np.ones(n)
+    try:
+        strength = np.array(capacity, np.float64)
+    except (TypeError, ValueError):
+        strength = np.empty(0)
+    if strength.shape != (n,) or not np.all(np.isfinite(strength) & (strength > 0)):
+        raise ConfigError(f"capacity = {shown(capacity)}: expected {n} numbers > 0, one per worker")
+    return strength
 
 
 @kernel
@@ -146,10 +182,22 @@ def slides_ahead(clock: Any, edge: Any, times: Any, i: Any) -> Any:
 
 
 @kernel
-def put(load: Any, ring: Any, clock: Any, worker: Any) -> None:
-    """Count one tuple for ``worker`` in the current slide."""
-    load[worker] += 1
-    ring[clock[HEAD], worker] += 1
+def amount(pace: Any, costs: Any, i: Any, worker: Any) -> Any:
+    """What tuple ``i`` adds to the load of ``worker``: 1, or the nanoseconds that the worker needs for it.
+
+    At least one, so that every tuple counts. A kernel is compiled once for each kind of ``pace``: None leaves
+    nothing of the choice in the loop.
+    """
+    if pace is None:
+        return np.int64(1)
+    return max(np.int64(1), np.int64(costs[i] * pace[worker] + 0.5))
+
+
+@kernel
+def put(load: Any, ring: Any, clock: Any, worker: Any, added: Any = 1) -> None:
+    """Add a tuple to the load of ``worker`` in the current slide."""
+    load[worker] += added
+    ring[clock[HEAD], worker] += added
 
 
 @kernel
@@ -163,6 +211,7 @@ def lightest(load: Any) -> Any:
 
 
 NO_TIMES: Floats = np.empty(0)
+NO_COSTS: Floats = np.empty(0)
 
 
 def accept_times(edge: Floats, times: ArrayLike | None, length: int) -> Floats:
@@ -184,6 +233,30 @@ def accept_times(edge: Floats, times: ArrayLike | None, length: int) -> Floats:
     if edge[BY_TIME]:
         check_order(edge, stamps)
     return stamps
+
+
+def check_workers(workers: NDArray[np.int32], n: int) -> None:
+    """Workers must be in [0, n)."""
+    if len(workers) and (workers.min() < 0 or workers.max() >= n):
+        bad = workers[(workers < 0) | (workers >= n)][0]
+        raise ConfigError(f"worker = {bad}: expected a whole number from 0 to {n - 1}")
+
+
+def accept_costs(pace: Floats | None, costs: ArrayLike | None, length: int) -> Floats:
+    """Costs of a batch of ``length`` as float64 seconds; without any, ones where load is time, else empty."""
+    if costs is None:
+        return NO_COSTS if pace is None else np.ones(length)
+    try:
+        seconds = np.ascontiguousarray(costs, np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(f"costs = {shown(costs)}: expected seconds, one number per tuple") from None
+    if seconds.shape != (length,):
+        raise ConfigError(f"costs has shape {seconds.shape}: expected the shape of keys, {(length,)}")
+    bad = ~((seconds >= 0.0) & (seconds <= MAX_COST))
+    if bad.any():
+        at = int(bad.argmax())
+        raise ConfigError(f"costs[{at}] = {seconds[at]}: expected seconds from 0 to {exact(MAX_COST)}")
+    return seconds
 
 
 def check_order(edge: Floats, stamps: Floats) -> None:

@@ -1,11 +1,7 @@
 """Keyed streams: what a workload is, the stationary ones, and the registry of all of them.
 
-The key of tuple t is a pure function of (seed, t) through a counter-based generator,
-
-    u(t) = mix64(s + (t + 1) * 0x9E3779B97F4A7C15),   s = a 64-bit key mixed from seed and purpose,
-
-which is splitmix64 with random access (Steele, Lea and Flood, OOPSLA 2014). A stream is therefore the
-same for every chunk size, can start anywhere, and is never held in memory.
+The key of tuple t is a pure function of (seed, t) through a counter-based generator (`dalton.envs.draws`). A
+stream is therefore the same for every chunk size, can start anywhere, and is never held in memory.
 """
 
 from __future__ import annotations
@@ -21,30 +17,18 @@ from typing import Any, ClassVar, NamedTuple, TypedDict, TypeVar, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from dalton.envs.costs import key_costs
+from dalton.envs.draws import ANGLE_STREAM, KEY_STREAM, TIME_STREAM, stream_key, unit
 from dalton.envs.errors import ConfigError, check_choice, check_int, check_real
-from dalton.envs.hashing import hash_workers, mix64
+from dalton.envs.hashing import hash_workers
 from dalton.envs.kernel import kernel
 
 Keys = NDArray[np.int64]
 Reals = NDArray[np.float64]
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MAX_KEYS, MAX_SEED, MAX_TUPLES = 2**31 - 1, 2**63 - 1, 2**62
-KEY_STREAM, TIME_STREAM, ANGLE_STREAM, DRIFT_STREAM = 1, 2, 3, 4
-COST_KEY = np.uint64(0xC057C057C057C057)
 # A murmur seed of its own, so that sources and workers are hashed independently.
 SOURCE_SEED = np.uint32(0x50C7CE5D)
-
-
-def stream_key(seed: int, purpose: int) -> np.uint64:
-    """The generator key of one purpose (keys, times, ...) of one seed."""
-    return np.uint64(mix64(np.uint64((int(mix64(np.uint64(seed))) + purpose) % 2**64)))
-
-
-@kernel
-def unit(key: Any, t: Any) -> Any:
-    """Draw ``t`` of generator ``key``: a float64 in [0, 1) with 53 random bits."""
-    return np.float64(np.int64(mix64(key + np.uint64(t + 1) * GOLDEN) >> np.uint64(11))) * 2.0**-53
 
 
 @kernel
@@ -112,12 +96,6 @@ def _poisson_times(key: Any, lo: Any, hi: Any, rate: Any, clock: Any, out: Any) 
     return clock
 
 
-@kernel
-def _key_costs(keys: Any, mean: Any, spread: Any, out: Any) -> None:
-    for i in range(len(keys)):
-        out[i] = mean * (1.0 + spread * (2.0 * unit(COST_KEY, keys[i]) - 1.0))
-
-
 def zipf_table(n_keys: int, exponent: float) -> NDArray[np.uint64]:
     """Walker's alias table of P(rank r) ~ (r + 1)**-exponent, r = 0 .. n_keys - 1: O(1) per draw."""
     weights = np.arange(1, n_keys + 1, dtype=np.float64) ** -exponent
@@ -156,6 +134,9 @@ class Common(TypedDict, total=False):
     rate: float
     cost_mean: float | None
     cost_spread: float
+    cost_levels: int | None
+    cost_seeded: bool
+    cost_every: int | None
     n_sources: int
     source_by: str
 
@@ -169,9 +150,12 @@ class Workload(ABC):
         arrivals: ``count`` (no clock), ``constant`` (tuple t arrives at t / rate) or ``poisson``
             (exponential gaps of mean 1 / rate; starting at tuple t costs O(t)).
         rate: Tuples per second.
-        cost_mean: Mean work of a tuple; None for no costs.
+        cost_mean: Mean work of a tuple in seconds; None for no costs.
         cost_spread: c in cost(k) = cost_mean (1 + c (2 u(k) - 1)), u(k) uniform in [0, 1) and a function
-            of the key alone.
+            of the key alone (`dalton.envs.costs`).
+        cost_levels: Number of distinct costs, at equal distance in that range; None for any number.
+        cost_seeded: Whether u also depends on the seed: then other streams have other dear keys.
+        cost_every: Tuples after which u is drawn anew, again and again; None for never.
         n_sources: Number S of sources the stream is split over.
         source_by: ``shuffle`` (tuple t goes to source t mod S) or ``key`` (source hashed from the key: the
             skewed sources of PKG, question Q3).
@@ -191,6 +175,9 @@ class Workload(ABC):
         rate: float = 1000.0,
         cost_mean: float | None = None,
         cost_spread: float = 0.0,
+        cost_levels: int | None = None,
+        cost_seeded: bool = False,
+        cost_every: int | None = None,
         n_sources: int = 1,
         source_by: str = "shuffle",
     ) -> None:
@@ -198,10 +185,19 @@ class Workload(ABC):
         self.seed = check_int("seed", seed, low=0, high=MAX_SEED)
         self.arrivals = check_choice("arrivals", arrivals, self.ARRIVALS)
         self.rate = check_real("rate", rate, above=0)
-        self.cost_mean = None if cost_mean is None else check_real("cost_mean", cost_mean, above=0)
-        self.cost_spread = check_real("cost_spread", cost_spread, low=0, high=1)
-        if self.cost_spread and cost_mean is None:
-            raise ConfigError(f"cost_spread = {cost_spread}: expected 0 unless cost_mean is set")
+        costs = key_costs(
+            cost_mean=cost_mean,
+            cost_spread=cost_spread,
+            cost_levels=cost_levels,
+            cost_seeded=cost_seeded,
+            cost_every=cost_every,
+            seed=self.seed,
+        )
+        self._key_costs = costs
+        self.cost_mean: float | None = costs.mean if costs else None
+        self.cost_spread = costs.spread if costs else 0.0
+        self.cost_levels, self.cost_every = cost_levels, cost_every
+        self.cost_seeded = cost_seeded
         self.n_sources = check_int("n_sources", n_sources, low=1, high=2**20)
         self.source_by = check_choice("source_by", source_by, ("shuffle", "key"))
 
@@ -260,10 +256,7 @@ class Workload(ABC):
         return (np.arange(lo, hi) / self.rate if self.arrivals == "constant" else None), clock
 
     def _costs(self, lo: int, keys: Keys) -> Reals | None:
-        if self.cost_mean is None:
-            return None
-        _key_costs(keys, self.cost_mean, self.cost_spread, costs := np.empty(len(keys)))
-        return costs
+        return None if self._key_costs is None else self._key_costs.of(keys, lo)
 
     def _sources(self, lo: int, keys: Keys) -> NDArray[np.int32] | None:
         if self.n_sources == 1:

@@ -262,6 +262,8 @@ def tracked(job: Job, store: Store | None, folder: Path, parent: str | None) -> 
         raise
     s = record.summary
     log.info("%s: max/mean load %.3f, pairs per key %.3f", job.title, s["max_over_mean"], s["replication"])
+    if "completion_mean" in s:
+        log.info("completion time: mean %.4g s, p99 %.4g s", s["completion_mean"], s["completion_p99"])
     if store is not None:
         _say_lost(store, folder / "result")
     return float(s["max_over_mean"])

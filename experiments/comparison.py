@@ -34,7 +34,7 @@ from dalton.experiments.tracking import Store
 log = logging.getLogger("dalton")
 
 # Of the report's columns those that fit a terminal.
-COLUMNS = ("max_over_mean", "replication", "ns_per_tuple", "throughput")
+COLUMNS = ("max_over_mean", "replication", "ns_per_tuple", "throughput", "completion_mean", "completion_p99")
 
 
 class Outcome(NamedTuple):
@@ -224,7 +224,7 @@ def tables(records: list[Record]) -> Iterator[Table]:
     everything = summarise(records)
     for (workload, n), runs in grouped(records).items():
         rows = everything[(everything["workload"] == workload) & (everything["n_workers"] == n)]
-        shown = [name for name in COLUMNS if rows[name].notna().any()]
+        shown = [name for name in COLUMNS if name in rows and rows[name].notna().any()]
         seeds = int(rows["seeds"].max())
         table = Table(
             "partitioner",

@@ -18,7 +18,7 @@ from dalton.agents.supervisor import RayRouter, connected, import_ray
 from dalton.envs.cluster import Cluster
 from dalton.envs.contract import Partitioner, Workers
 from dalton.envs.errors import ConfigError
-from dalton.envs.simulate import Result, measure
+from dalton.envs.simulate import Result, drive
 from dalton.envs.window import Window
 from dalton.envs.workloads import Chunk, Workload
 from dalton.experiments.registry import partitioner_config, partitioner_names
@@ -97,6 +97,8 @@ def run(job: Job, partitioner: Partitioner, workload: Workload, *, show_progress
     """Run a job whose runtime is ``cooperative`` or ``ray``."""
     window = Window.of(job.cluster.window)
     assert window is not None
+    if job.cluster.queue is not None:
+        raise ConfigError(f"runtime.name = {job.runtime.name!r}: expected 'simulator' with cluster.queue")
     rounds: list[Round]
     with ExitStack() as stack:
         router: Any
@@ -108,7 +110,7 @@ def run(job: Job, partitioner: Partitioner, workload: Workload, *, show_progress
             router = _InProcess(job, workload)
             # Compiled or loaded from the cache before anything is timed.
             type(partitioner)(**partitioner.params).route(np.arange(2000), np.linspace(0.0, 1000.0, 2000))
-        result = measure(
+        result = drive(
             router,
             workload,
             name=repr(partitioner),

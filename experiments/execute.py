@@ -46,6 +46,8 @@ def execute(job: Job, *, show_progress: bool = True) -> Record:
             probe_every=runtime.probe_every,
             n_reducers=cluster.n_reducers,
             capacity=cluster.capacity,
+            measure=runtime.measure,
+            queue=cluster.queue,
             compare_global=runtime.compare_global,
             show_progress=show_progress,
         )

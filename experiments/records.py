@@ -47,6 +47,14 @@ METRICS = {
     "ns_per_tuple": Metric("ns per tuple", ".1f"),
     "throughput": Metric("M tuples/s", ".2f", scale=1e-6, higher=True),
 }
+QUEUE_METRICS = {
+    "completion_mean": Metric("mean completion time, ms", ",.2f", scale=1e3),
+    "completion_p99": Metric("p99 completion time, ms", ",.2f", scale=1e3),
+    "queue_max": Metric("longest queue", ",.0f"),
+    "utilisation": Metric("utilisation", ".1%", higher=True),
+}
+"""Those of simulations with a queue model."""
+METRICS |= QUEUE_METRICS
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,17 +169,21 @@ def summarise(records: Iterable[Record]) -> pd.DataFrame:
 
     Returns:
         Columns ``workload``, ``n_workers``, ``partitioner``, ``seeds``, and for every metric of `METRICS` its
-        mean under its own name and the half-width of the interval under ``<metric>_ci``.
+        mean under its own name and the half-width of the interval under ``<metric>_ci``. Those of the queue
+        model are there only if a record has them.
     """
     rows = []
-    for (workload, n), runs in grouped(records).items():
+    given = list(records)
+    known = {name for record in given for name in record.summary}
+    metrics = [name for name in METRICS if name in known or name not in QUEUE_METRICS]
+    for (workload, n), runs in grouped(given).items():
         for name in _best_first(runs):
             row: dict[str, object] = {"workload": workload, "n_workers": n, "partitioner": name}
             row["seeds"] = len(runs[name])
-            for metric in METRICS:
+            for metric in metrics:
                 row[metric], row[f"{metric}_ci"] = interval(_values(runs[name], metric))
             rows.append(row)
-    measured = [column for metric in METRICS for column in (metric, f"{metric}_ci")]
+    measured = [column for metric in metrics for column in (metric, f"{metric}_ci")]
     return pd.DataFrame(rows, columns=["workload", "n_workers", "partitioner", "seeds", *measured])
 
 

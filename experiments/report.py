@@ -31,6 +31,8 @@ COLUMNS = (
     "aggregation_cost",
     "ns_per_tuple",
     "throughput",
+    "completion_mean",
+    "completion_p99",
 )
 FIGURES: dict[str, tuple[Callable[[list[Record]], Figure | None], str]] = {
     "plane": (plots.balance_plane, "max/mean load over pairs per key, a point per partitioner"),
@@ -176,7 +178,7 @@ def _section(setting: Setting, records: list[Record], prefix: str) -> Section:
 
 def _table(records: list[Record], table: pd.DataFrame) -> tuple[list[str], list[Row]]:
     """Labels of the columns after the first, and the rows: candidates, then what is no candidate."""
-    shown = [metric for metric in COLUMNS if table[metric].notna().any()]
+    shown = [metric for metric in COLUMNS if metric in table and table[metric].notna().any()]
     values = _rows(table)
     names = list(values)
     usable = [name for name in names if name != ORACLE]

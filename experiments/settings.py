@@ -13,8 +13,9 @@ from typing import Any
 from dalton import __version__
 from dalton.envs.contract import Partitioner
 from dalton.envs.errors import ConfigError, check_choice, check_int, check_real, shown
+from dalton.envs.queueing import Queue
 from dalton.envs.simulate import VIEWS
-from dalton.envs.window import Window
+from dalton.envs.window import MEASURES, Window
 from dalton.envs.workloads import Workload, make_workload
 from dalton.experiments import cooperating
 from dalton.experiments.registry import make, partitioner_config
@@ -29,6 +30,7 @@ class Cluster:
     n_workers: int
     window: Params
     capacity: list[float] | None = None
+    queue: Params | None = None
     n_reducers: int = 16
     n_partitioners: int = 1
     combine_ns: float = 1000.0
@@ -43,6 +45,7 @@ class Runtime:
     name: str = "simulator"
     view: str = "global"
     probe_every: float | None = None
+    measure: str = "tuples"
     compare_global: bool = False
 
 
@@ -164,6 +167,7 @@ def cluster_of(given: Any) -> Cluster:
     check_int("cluster.n_workers", cluster.n_workers, low=1)
     if Window.of(cluster.window) is None:
         raise ConfigError("cluster.window = null: expected size and slide")
+    Queue.of(cluster.queue)
     check_int("cluster.n_reducers", cluster.n_reducers, low=1)
     check_int("cluster.n_partitioners", cluster.n_partitioners, low=1)
     check_real("cluster.combine_ns", cluster.combine_ns, low=0)
@@ -178,6 +182,7 @@ def runtime_of(given: Any) -> Runtime | Cooperative | OnRay:
     runtime: Runtime | Cooperative | OnRay = _group(RUNTIMES[name], "runtime", given)
     if isinstance(runtime, Runtime):
         check_choice("runtime.view", runtime.view, VIEWS)
+        check_choice("runtime.measure", runtime.measure, MEASURES)
         _check_flag("runtime.compare_global", runtime.compare_global)
         return runtime
     _check_flag("runtime.sync", runtime.sync)

@@ -41,6 +41,7 @@ log = logging.getLogger("dalton")
 # Metrics recorded through time, and the points of each: enough for a chart of the page, few enough not to
 # cost more than the simulation (`dalton bench` shows the share). The table of all slides is an artefact.
 SERIES = ("max_over_mean", "replication", "throughput")
+QUEUE_SERIES = ("completion_mean", "queue", "utilisation")  # of simulations with a queue model
 POINTS = 50
 BATCH = 1000
 PARENT = "DALTON_PARENT_RUN"
@@ -188,7 +189,7 @@ class Store:
             for name in names
             if math.isfinite(record.summary[name])
         ]
-        for name in SERIES:
+        for name in (*SERIES, *(name for name in QUEUE_SERIES if name in record.slides)):
             metrics += [Metric(f"slide/{name}", value, now, step) for step, value in thinned(record, name)]
         for name in ROUND_SERIES if len(record.rounds) else ():
             points = _means(record.rounds["position"].to_numpy(), record.rounds[name].to_numpy(float))

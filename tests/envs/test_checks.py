@@ -24,7 +24,7 @@ class Correct(Partitioner):
     def _reset(self):
         self.turn = np.zeros(1, np.int64)
 
-    def _route(self, keys, times, out):
+    def _route(self, keys, times, costs, out):
         turns = self.turn[0] + np.arange(len(keys))
         out[:] = self.choose(keys, turns)
         self.turn += len(keys)
@@ -44,13 +44,13 @@ class Negative(Correct):
 
 
 class WrongDtype(Correct):
-    def route(self, keys, times=None):
-        return super().route(keys, times).astype(np.int64)
+    def route(self, keys, times=None, costs=None):
+        return super().route(keys, times, costs).astype(np.int64)
 
 
 class TooFew(Correct):
-    def route(self, keys, times=None):
-        return super().route(keys, times)[:-1]
+    def route(self, keys, times=None, costs=None):
+        return super().route(keys, times, costs)[:-1]
 
 
 class Fixed(Correct):
@@ -136,8 +136,8 @@ class LooksAhead(Correct):
 class BatchWithoutTimes(Correct):
     """Depends on the cut of the stream only where there are no times."""
 
-    def _route(self, keys, times, out):
-        super()._route(keys, times, out)
+    def _route(self, keys, times, costs, out):
+        super()._route(keys, times, costs, out)
         if not len(times):
             out[:] = (out + len(keys)) % self.n_workers
 
@@ -202,44 +202,44 @@ class ParamsChange(Correct):
 class SortsKeysInPlace(Correct):
     """Sorts the caller's keys, but decides as if it had not."""
 
-    def _route(self, keys, times, out):
+    def _route(self, keys, times, costs, out):
         given = keys.copy()
         keys.sort()
-        super()._route(given, times, out)
+        super()._route(given, times, costs, out)
 
 
 class ShiftsTimesInPlace(Correct):
-    def _route(self, keys, times, out):
+    def _route(self, keys, times, costs, out):
         times -= 1.0
-        super()._route(keys, times, out)
+        super()._route(keys, times, costs, out)
 
 
 class WritesTheSame(Correct):
     """Leaves the keys as they were, but writes them."""
 
-    def _route(self, keys, times, out):
+    def _route(self, keys, times, costs, out):
         keys[0] = keys[0]
-        super()._route(keys, times, out)
+        super()._route(keys, times, costs, out)
 
 
 class CrashesOnEmpty(Correct):
-    def route(self, keys, times=None):
-        out = super().route(keys, times)
+    def route(self, keys, times=None, costs=None):
+        out = super().route(keys, times, costs)
         return out[: 1 + np.flatnonzero(out >= 0)[-1]]
 
 
 class TurnsOnEmpty(Correct):
     """An empty batch changes what comes next."""
 
-    def route(self, keys, times=None):
+    def route(self, keys, times=None, costs=None):
         if not len(keys):
             self.turn += 1
-        return super().route(keys, times)
+        return super().route(keys, times, costs)
 
 
 class EmptyOfFloats(Correct):
-    def route(self, keys, times=None):
-        return super().route(keys, times) if len(keys) else np.empty(0)
+    def route(self, keys, times=None, costs=None):
+        return super().route(keys, times, costs) if len(keys) else np.empty(0)
 
 
 class NegativeForNegativeKeys(Correct):
@@ -254,8 +254,8 @@ class Remembers(Correct):
         super()._reset()
         self.seen = []
 
-    def _route(self, keys, times, out):
-        super()._route(keys, times, out)
+    def _route(self, keys, times, costs, out):
+        super()._route(keys, times, costs, out)
         self.seen.extend(out.tolist())
 
 
@@ -266,8 +266,8 @@ class RemembersSlowly(Correct):
         super()._reset()
         self.seen = []
 
-    def _route(self, keys, times, out):
-        super()._route(keys, times, out)
+    def _route(self, keys, times, costs, out):
+        super()._route(keys, times, costs, out)
         self.seen.extend(keys[::100].tolist())
 
 
@@ -285,12 +285,46 @@ class HotOnThree(Correct):
         return np.where(keys == 0, turns % 3, keys) % self.n_workers
 
 
+class SumsCostsByBatch(Correct):
+    """Turns by the work so far, which it knows at the ends of batches only."""
+
+    def _route(self, keys, times, costs, out):
+        super()._route(keys, times, costs, out)
+        if self.pace is not None:
+            out[:] = (out + int(1000 * costs.sum())) % self.n_workers
+
+
+class ForgetsCosts(Correct):
+    """The work so far is not in its pickle."""
+
+    def _reset(self):
+        super()._reset()
+        self.work = 0
+
+    def _route(self, keys, times, costs, out):
+        super()._route(keys, times, costs, out)
+        if self.pace is not None:
+            work = self.work + np.cumsum(np.rint(1000 * costs).astype(int))
+            self.work = int(work[-1])
+            out[:] = (out + work) % self.n_workers
+
+    def __getstate__(self):
+        return {**vars(self), "work": 0}
+
+
+class DoublesCosts(Correct):
+    def _route(self, keys, times, costs, out):
+        costs *= 2.0 if len(costs) else 1.0
+        super()._route(keys, times, costs, out)
+
+
 ANY = Exception
 SPLIT = "a key is on 3, declared 2"
 RANDOM = {
     "same_seed_same_decisions": "same seed 0: tuple",
     "reset_equals_fresh": "after reset",
     "batch_equals_loop": "in batches of 1",
+    "load_in_time": "after (reset|pickling)",
     "pickle_continues": "after pickling",
     "params_round_trip": "made again from params",
     "edge_cases": "after an empty batch",
@@ -298,13 +332,24 @@ RANDOM = {
 # What must catch it, with the message or the kind of error; nothing else may.
 BROKEN = {
     # A worker out of range is one of another key in the eyes of the last check.
-    OffByOne: {"workers_in_range": "worker 1 .. 1", "edge_cases": "one worker", "split_bound_holds": SPLIT},
-    Negative: {"workers_in_range": "worker -1 .. -1", "edge_cases": "one worker", "split_bound_holds": ANY},
+    OffByOne: {
+        "workers_in_range": "worker 1 .. 1",
+        "load_in_time": "worker 1 .. 8, expected 0 .. 7",
+        "edge_cases": "one worker",
+        "split_bound_holds": SPLIT,
+    },
+    Negative: {
+        "workers_in_range": "worker -1 .. -1",
+        "load_in_time": "worker -1 .. 6",
+        "edge_cases": "one worker",
+        "split_bound_holds": ANY,
+    },
     Fixed: {"workers_in_range": "1 workers: worker 0 .. 1", "edge_cases": "one worker"},
     WrongDtype: {"workers_in_range": "dtype int64, expected int32", "edge_cases": "an empty batch"},
     TooFew: {
         "workers_in_range": "shape .29999,. for 30000 tuples",
         "batch_equals_loop": ANY,
+        "load_in_time": ANY,
         "edge_cases": ANY,
         "split_bound_holds": ANY,
     },
@@ -314,10 +359,13 @@ BROKEN = {
     NotReset: {"reset_equals_fresh": "after reset..: tuple 0"},
     SeedNotReset: {"reset_equals_fresh": "after reset.seed=4.: tuple 0"},
     ResetsSeed: {"reset_equals_fresh": "after reset..: tuple 0"},
-    CountsInBatch: {"batch_equals_loop": "in batches of 1: tuple 1 "},
-    LooksAhead: {"batch_equals_loop": "in batches of 1"},
+    CountsInBatch: {"batch_equals_loop": "in batches of 1: tuple 1 ", "load_in_time": "in batches of 1"},
+    LooksAhead: {"batch_equals_loop": "in batches of 1", "load_in_time": "after pickling"},
     BatchWithoutTimes: {"batch_equals_loop": "in batches of 1"},
-    Unpicklable: {"pickle_continues": ANY, "memory_stays_flat": ANY},
+    SumsCostsByBatch: {"load_in_time": "after pickling: tuple 0"},
+    ForgetsCosts: {"load_in_time": "after pickling: tuple 3"},
+    DoublesCosts: {"load_in_time": ANY},
+    Unpicklable: {"load_in_time": ANY, "pickle_continues": ANY, "memory_stays_flat": ANY},
     PartlyPickled: {"pickle_continues": "after pickling: tuple"},
     SeedNotInParams: {"params_round_trip": "lack what was given"},
     ParamsChange: {"params_round_trip": "params .* became"},
@@ -390,7 +438,8 @@ def test_a_declared_lookahead_exempts_from_batch_equals_loop_only():
     for lookahead in ("batch", "stream"):
         for broken, caught in BROKEN.items():
             exempt = type(broken.__name__, (broken,), {"lookahead": lookahead})
-            for check in set(caught) - {"batch_equals_loop", "memory_stays_flat", "pickle_continues"}:
+            free = {"batch_equals_loop", "load_in_time", "memory_stays_flat", "pickle_continues"}
+            for check in set(caught) - free:
                 assert outcome(check, exempt) is not None, (broken, check)
             assert outcome("batch_equals_loop", exempt) is None
 

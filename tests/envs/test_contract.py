@@ -26,7 +26,7 @@ class Modulo(Partitioner):
     def _reset(self):
         self.calls = []
 
-    def _route(self, keys, times, out):
+    def _route(self, keys, times, costs, out):
         self.calls.append((keys, times))
         out[:] = keys % self.n_workers
 
@@ -38,9 +38,9 @@ class Lightest(LoadAware):
         super().__init__(n_workers=n_workers, seed=seed, window=window)
         self.reset()
 
-    def _route(self, keys, times, out):
+    def _route(self, keys, times, costs, out):
         for i in range(len(keys)):
-            tick(*self.loads, times, i)
+            tick(*self.loads[:4], times, i)
             out[i] = self.loads.load.argmin()
             put(*self.loads[:3], out[i])
 
@@ -56,7 +56,7 @@ class Spread(SplitAware):
         super()._reset()
         self.next = self.seed
 
-    def _decide(self, keys, times, out):
+    def _decide(self, keys, times, costs, out):
         for i in range(len(keys)):
             if not has_room(*self.fragments[:3], self.loads.clock):
                 return i
@@ -389,7 +389,7 @@ def test_a_probed_window_ages_like_the_one_it_came_from(mine, ahead):
         left = slides[age - 4 + len(slides) :] if age > 4 - len(slides) else slides
         assert partitioner.loads.load.tolist() == np.bincount(left.ravel(), minlength=3).tolist()
         for _ in range(2):
-            tick(*partitioner.loads, np.empty(0), 0)
+            tick(*partitioner.loads[:4], np.empty(0), 0)
 
 
 def test_probing_with_another_window_is_refused():

@@ -52,7 +52,7 @@ class Given(Partitioner):
     def _reset(self):
         self.routed = 0
 
-    def _route(self, keys, times, out):
+    def _route(self, keys, times, costs, out):
         out[:] = np.resize(self.workers[self.routed :], len(keys))
         self.routed += len(keys)
 

@@ -638,7 +638,7 @@ class Impatient(Partitioner):
     def _reset(self):
         self.routed = 0
 
-    def _route(self, keys, times, out):
+    def _route(self, keys, times, costs, out):
         if self.routed >= self.patience:
             raise EnoughError
         self.routed += len(keys)

@@ -29,7 +29,7 @@ class Given(Partitioner):
     def _reset(self):
         self.routed = 0
 
-    def _route(self, keys, times, out):
+    def _route(self, keys, times, costs, out):
         # Tuples beyond those given (the simulator warms up with some) go to worker 0.
         given = self.workers[self.routed : self.routed + len(keys)]
         out[:] = 0
