@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dalton.agents.member import Member
-from dalton.agents.protocol import VERSION, Ints, Policy, QtableReducer, Round, Sync, round_of
+from dalton.agents.member import Member, warm_up
+from dalton.agents.protocol import Ints, Policy, QtableReducer, Round, Sync, round_of
 from dalton.envs.contract import Workers
 from dalton.envs.shares import share
 from dalton.envs.window import POSITION
@@ -57,13 +57,22 @@ class Source:
         batch: Tuples of the whole stream in a batch.
         piece: Tuples of the whole stream between two looks for an answer.
         rate: Tuples/s of the whole stream; None for as many as it can.
+        patience: Seconds without an answer after which a message is sent again.
     """
 
     def __init__(
-        self, workload: Workload, saved: bytes, start: int, batch: int, piece: int, rate: float | None
+        self,
+        workload: Workload,
+        saved: bytes,
+        start: int,
+        batch: int,
+        piece: int,
+        rate: float | None,
+        patience: float,
     ) -> None:
         self.workload, self.batch, self.at = workload, batch, start
-        self.piece, self.rate = piece, rate
+        self.piece, self.rate, self.patience = piece, rate, patience
+        self.asked = 0.0
         self.member: Member = pickle.loads(saved)
         self.member.poll = self._take
         self.answer: Future[tuple[Policy, Round]] | None = None
@@ -76,10 +85,7 @@ class Source:
 
     def _warm_up(self) -> None:
         """Have everything compiled, or loaded from the cache, before the stream begins."""
-        one = Member(**self.member.params)
-        one.route(np.arange(2000), np.linspace(0.0, 1000.0, 2000))
-        keys, nothing = np.arange(1), np.empty((1, one.n_workers))
-        one.receive(Policy(VERSION, 0, 1, keys, nothing, 1, 1, (), None))
+        warm_up(self.member.params)
         next(share(self.workload, self.member.member, min(1000, self.workload.n_tuples)))
 
     def ready(self) -> str:
@@ -132,12 +138,17 @@ class Source:
 
     def _ask(self, message: Sync) -> None:
         self.answer = self.reducer.sync.remote(message).future()
+        self.asked = time.monotonic()
 
     def _take(self) -> None:
         """Take the answer if it is there."""
         from ray.exceptions import ObjectLostError, RayActorError
 
-        if self.answer is None or not self.answer.done():
+        if self.answer is None:
+            return
+        if not self.answer.done():
+            if time.monotonic() - self.asked > self.patience and self.member.pending is not None:
+                self._ask(self.member.pending)
             return
         answer, self.answer = self.answer, None
         try:

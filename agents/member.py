@@ -230,3 +230,11 @@ class Member(Dalton):
         order = np.argsort(-values, kind="stable")
         t.best[row] = order[0]
         t.bound[row] = values[order[1]] if len(order) > 1 else -np.inf
+
+
+def warm_up(params: dict[str, Any]) -> None:
+    """Have all kernels of a member compiled, or loaded from the cache."""
+    one = Member(**params)
+    one.route(np.arange(2000), np.linspace(0.0, 1000.0, 2000))
+    q = np.zeros((1, one.n_workers))
+    one.receive(Policy(VERSION, 0, 1, np.arange(1), q, until=1, dsync=1, silent=(), split=None))

@@ -31,9 +31,9 @@ STORE = 200 * 2**20
 """Bytes of an embedded Ray's object store: messages and batches are small."""
 LOOK = 0.001
 """Seconds between two looks for an answer, of a stream with a rate."""
-# Actors use as much of a core as there is; asking for whole ones would let a run with more partitioners than
-# cores wait for ever. A piece of Ray's own settings spreads them over the nodes.
-ACTOR = {"num_cpus": 0, "scheduling_strategy": "SPREAD", "max_restarts": 0}
+# Actors ask for next to nothing of a core: whole ones would let a run with more partitioners than cores wait
+# for ever, and nothing at all is not spread over the nodes.
+ACTOR = {"num_cpus": 0.001, "scheduling_strategy": "SPREAD", "max_restarts": 0}
 
 
 def import_ray(*, local: bool = True) -> Any:
@@ -115,6 +115,8 @@ class RayRouter:
         **params: See `Member`.
     """
 
+    reducer_class = Reducer
+
     def __init__(
         self,
         ray: Any,
@@ -148,7 +150,7 @@ class RayRouter:
             "n_workers": n_workers,
             "n_partitioners": self.size,
             "hot_factor": params.get("hot_factor", 1.0),
-            "max_dsync": max_dsync,
+            "max_dsync": check_int("max_dsync", max_dsync, low=1),
         }
         self.seconds = 0.0
         self.measured = 0
@@ -163,7 +165,7 @@ class RayRouter:
     def __enter__(self) -> RayRouter:
         """Start the actors."""
         self.source_actor = self.ray.remote(**ACTOR)(Source)
-        self.reducer_actor = self.ray.remote(**ACTOR)(Reducer)
+        self.reducer_actor = self.ray.remote(**ACTOR)(self.reducer_class)
         self.stream = self.ray.put(self.workload)
         if self.sync:
             self._start_reducer()
@@ -186,7 +188,7 @@ class RayRouter:
 
     def _start(self, seat: Seat) -> None:
         start = seat.count * self.batch
-        rules = (self.batch, self.piece, self.rate)
+        rules = (self.batch, self.piece, self.rate, 2 * self.rules["timeout"])
         seat.actor = self.source_actor.remote(self.stream, seat.saved, start, *rules)
         seat.running, seat.done, seat.next = {}, [], seat.count
 
@@ -305,7 +307,7 @@ class LockStep(Cooperation):
         self.ray, self.workload = ray, workload
         super().__init__(n_partitioners=workload.n_sources, **params)
         made = ray.remote(**ACTOR)(Source)
-        once = (0, self.step, self.step, None)
+        once = (0, self.step, self.step, None, 60.0)
         self.actors = [made.remote(workload, pickle.dumps(m), *once) for m in self.members]
         rules = {
             name: getattr(self.reducer, name)

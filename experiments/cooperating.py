@@ -7,12 +7,12 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from dalton.agents.cooperation import Cooperation
 from dalton.agents.dalton import Dalton
 from dalton.agents.forwarding import Forwarding, recalled
+from dalton.agents.member import warm_up
 from dalton.agents.protocol import Round
 from dalton.agents.supervisor import RayRouter, connected, import_ray
 from dalton.envs.cluster import Cluster
@@ -108,8 +108,7 @@ def run(job: Job, partitioner: Partitioner, workload: Workload, *, show_progress
             router = stack.enter_context(_ray_router(job, ray, workload))
         else:
             router = _InProcess(job, workload)
-            # Compiled or loaded from the cache before anything is timed.
-            type(partitioner)(**partitioner.params).route(np.arange(2000), np.linspace(0.0, 1000.0, 2000))
+            warm_up(router.all.members[0].params)
         result = drive(
             router,
             workload,
