@@ -151,7 +151,8 @@ class Losing(RayRouter):
 
 def test_a_lost_and_a_late_message_are_survived_and_told(ray):
     workload = stream()
-    one = router(ray, workload, Losing, timeout=0.2)
+    # Half the pace of the others: two rounds wait for their end of patience, and are slower to learn from.
+    one = router(ray, workload, Losing, timeout=0.2, rate=60_000)
     check_complete(measured(one, workload), workload)
     silent = [number for number, about in one.rounds.items() if about.silent]
     assert 3 in silent
