@@ -236,6 +236,14 @@ class RayRouter:
                 seat.kept.popleft()
         return np.concatenate(parts)
 
+    def drain(self) -> None:
+        """Route the whole stream, and measure nothing."""
+        while any(seat.count < self.batches for seat in self.seats):
+            self._turn()
+            for seat in self.seats:
+                seat.kept.clear()
+            self.measured = self.batch * min(seat.count for seat in self.seats)
+
     def _turn(self) -> None:
         """Hand out what can be, and wait until something has happened."""
         ahead = self.measured // self.batch + 2 * self.save_every + 2

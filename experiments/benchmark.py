@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from dalton.envs.contract import Partitioner
 from dalton.envs.errors import check_int
 from dalton.envs.hashing import hash_workers, member
 from dalton.envs.progress import progress
-from dalton.envs.window import DEFAULT_WINDOW
+from dalton.envs.window import DEFAULT_WINDOW, Window
 from dalton.envs.workloads import Workload, make_workload
 from dalton.experiments.registry import make
 
@@ -155,6 +156,53 @@ def tracking(name: str = "dalton", n_tuples: int = 10_000_000, repeat: int = 3) 
     Console().print(
         f"MLflow: {1e3 * recording:.0f} ms to record a run of {name} with {n_tuples:,} tuples, "
         f"which takes {running:.2f} s ({recording / running:.1%})"
+    )
+
+
+def on_ray(n_tuples: int = 20_000_000, repeat: int = 3) -> None:
+    """Measure partitioners on Ray beside the same without Ray, and two beside one; nothing without Ray.
+
+    Tuples/s of a partitioner that makes its own tuples and routes them, messages, saved states and the
+    hand-out of the stream included.
+    """
+    if importlib.util.find_spec("ray") is None:
+        return
+    from dalton.agents.member import Member, warm_up
+    from dalton.agents.supervisor import RayRouter, connected
+
+    n = 16
+
+    def stream(sources: int) -> Workload:
+        spec = {"name": "zipf", "exponent": 1.4, "n_keys": N_KEYS}
+        return make_workload("multi", sources=[spec] * sources, n_tuples=sources * n_tuples)
+
+    def bare() -> float:
+        one = Member(n_workers=n, window=DEFAULT_WINDOW)
+        started = time.perf_counter()
+        for chunk in stream(1).chunks():
+            one.route(chunk.keys)
+        return n_tuples / (time.perf_counter() - started)
+
+    def together(ray: Any, sources: int) -> float:
+        window = Window(sources * DEFAULT_WINDOW.size, sources * DEFAULT_WINDOW.slide)
+        with RayRouter(ray, stream(sources), n_workers=n, window=window, batch=sources * 2_000_000) as one:
+            started = time.perf_counter()
+            one.drain()
+            return sources * n_tuples / (time.perf_counter() - started)
+
+    warm_up({"n_workers": n, "window": DEFAULT_WINDOW})
+    bare()
+    alone, single, double = [], [], []
+    with connected() as ray, progress("Ray", 3 * repeat, "measurements") as advance:
+        # In turn, so that what else the machine does falls on all of them.
+        for _ in range(repeat):
+            for found, measure in ((alone, bare), (single, 1), (double, 2)):
+                found.append(measure() if callable(measure) else together(ray, measure))
+                advance(1)
+    rates = {"bare": max(alone), "one": max(single), "two": max(double)}
+    Console().print(
+        f"Ray: one partitioner {rates['one'] / 1e6:.1f}M tuples/s ({rates['one'] / rates['bare']:.0%} of the "
+        f"same without Ray), two {rates['two'] / 1e6:.1f}M ({rates['two'] / rates['one']:.2f}x one)"
     )
 
 

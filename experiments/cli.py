@@ -123,6 +123,8 @@ def bench(workers: str, exponents: str, tuples: int, repeat: int, only: str | No
         benchmark.environments(repeat=repeat)
     if not only and importlib.util.find_spec("mlflow"):
         benchmark.tracking(repeat=repeat)
+    if not only:
+        benchmark.on_ray(repeat=repeat)
 
 
 HYDRA = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}

@@ -141,7 +141,7 @@ class Lossy(Reducer):
             self.lost = True
             await asyncio.Event().wait()
         if (message.round, message.sender) == (6, 0):
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(0.25)
         return await super().sync(message)
 
 
