@@ -44,13 +44,13 @@ class _Streams:
             "hot": spaces.MultiBinary(1),
         }
         if self.full:
-            parts["hot_fragments"] = spaces.MultiBinary((self.settings.max_hot, n))
+            parts["hot_fragments"] = spaces.MultiBinary((self.settings.rules.max_hot, n))
         self.observation_space = spaces.Dict(parts)
         self.action_space: Any = spaces.Discrete(n)
 
     def hot_fragments(self, e: int) -> NDArray[np.int8]:
         """X_w of every hot key, ``(H, n)``: with the loads, the state of the MDP of Dalton Section 3.1."""
-        out = np.zeros((self.settings.max_hot, self.settings.n), np.int8)
+        out = np.zeros((self.settings.rules.max_hot, self.settings.n), np.int8)
         keys, live = self.copies.hot(e)
         for j in np.flatnonzero(live):
             out[j] = self.copies.holders(e, int(keys[j]))
