@@ -335,7 +335,7 @@ def grown(c: State, n: int) -> State:
         )
         for e, rows in enumerate(c.table)
     ]
-    table = new_table(len(c.table), capacity_for(max(live), minimum=ROWS), n)
+    table = new_table(len(c.table), capacity_for(int(max(live)), minimum=ROWS), n)
     for e in range(len(c.table)):
         key = key_of(c.table, e, c.ints[e, ROW])
         c.ints[e, USED] = move(c.table, table, e, expired(c, e), c.ints[e, BEGUN])
