@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dalton.agents.network import choose, load_policy, network
-from dalton.envs.contract import Keys, LoadAware, Times, Workers
+from dalton.agents.network import choose, forward, load_policy, network
+from dalton.envs.contract import Keys, LoadAware, Partitioner, Times, Workers, take_loads
 from dalton.envs.dynamics import (
     AT,
     CHUNK,
@@ -28,9 +28,10 @@ from dalton.envs.dynamics import (
     views,
 )
 from dalton.envs.errors import ConfigError
-from dalton.envs.hashing import hash_workers, member
+from dalton.envs.hashing import family, hash_workers, member
 from dalton.envs.kernel import kernel
-from dalton.envs.window import DEFAULT_WINDOW, LoadState, WindowSpec
+from dalton.envs.micro_batch import Batches, scaled
+from dalton.envs.window import DEFAULT_WINDOW, LoadState, Window, WindowSpec
 
 
 @kernel
@@ -136,3 +137,62 @@ class RLlibPolicy(LoadAware):
         c.chunk[0, 0, :m], c.chunk[0, 1, :m] = keys, out
         c.floats[0, TIMES : TIMES + len(times)] = times
         c.ints[0, AT], c.ints[0, SIZE] = 0, m
+
+
+class RLlibBatchPolicy(Partitioner):
+    """A network trained by ``dalton train`` on MicroBatchPartition-v0 decides how hot keys are split.
+
+    A batch is routed by the split table that is the mean of the trained Gaussian, moved from [-1, 1] to
+    [0, 1] and clipped, as RLlib hands it to the environment; its rows are scaled to sum 1.
+
+    Args:
+        n_workers: Number of workers n, as in training.
+        seed: Chooses the hashed worker.
+        window: Window of the loads; every batch counts as one of its slides.
+        checkpoint: The folder of the policy.
+    """
+
+    forwards = True
+    lookahead: ClassVar[Literal["none", "batch", "stream"]] = "batch"
+
+    def __init__(
+        self,
+        *,
+        n_workers: int,
+        seed: int = 0,
+        window: WindowSpec = DEFAULT_WINDOW,
+        checkpoint: str | None = None,
+    ) -> None:
+        super().__init__(n_workers=n_workers, seed=seed)
+        self.window = Window.of(window)
+        if self.window is None:
+            raise ConfigError("window = None: rllib_batch needs a window, of which a batch is one slide")
+        self.checkpoint = checkpoint
+        self.policy = load_policy(checkpoint, "batch", self.n_workers)
+        self.reset()
+
+    def _reset(self) -> None:
+        assert self.window is not None
+        self.network = network(self.policy.layers)
+        self.batches = Batches(
+            n_workers=self.n_workers,
+            hot_keys=self.policy.hot_factor * self.n_workers,
+            n_rows=self.policy.n_rows,
+            window_batches=self.window.n_slides,
+            member=family(self.seed, 1),
+            p1=0.5,
+        )
+
+    def probe(self, truth: LoadState, total: Keys) -> None:
+        """Set the load vector to the workers' real one."""
+        if len(truth.ring) != len(self.batches.cluster.loads.ring):
+            raise ConfigError(f"window = {self.window}: probing needs the workers' own window")
+        take_loads(self.batches.cluster.loads, truth)
+
+    def _route(self, keys: Keys, times: Times, out: Workers) -> None:
+        seen = self.batches.look(keys)
+        flat = np.concatenate([seen[name].ravel() for name in sorted(seen)])
+        self.network.values[0, : len(flat)] = flat
+        h, n = self.batches.shape
+        means = self.network.values[forward(self.network), : h * n].reshape(h, n)
+        out[:], _ = self.batches.deal(scaled(np.clip((means + 1.0) / 2.0, 0.0, 1.0)))

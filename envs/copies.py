@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.error import InvalidAction
@@ -111,9 +111,13 @@ class Settings:
 class Copies:
     """N copies of stream and cluster."""
 
+    step: ClassVar[Any] = staticmethod(step_all)
+    """The kernel that takes all copies to their next decisions."""
+
     def __init__(self, settings: Settings, count: int) -> None:
         self.settings = settings
         self.count = count
+        self.workloads = [settings.workload] * count
         slides = settings.window.n_slides
         self.state = new_state(count, settings.n, settings.rules)
         self.member = member(settings.hash_seed)
@@ -128,7 +132,9 @@ class Copies:
         """Begin an episode of copy ``e`` on the stream of ``seed``."""
         s = self.settings
         begin(self.state, e, s.rules, s.max_tuples)
-        workload = make_workload(s.workload, seed=seed) if "seed" in s.workload.params else s.workload
+        workload = self.workloads[e]
+        if "seed" in workload.params:
+            workload = make_workload(workload, seed=seed)
         self.streams[e] = workload.chunks(CHUNK)
         self.counts[e] = WindowCounts(s.window.n_slides)
         self.counted[e] = 0
@@ -143,7 +149,7 @@ class Copies:
         """
         n = self.settings.n
         seen = views(self.count, n)
-        waiting = step_all(self.state, actions, seen)
+        waiting = self.step(self.state, actions, seen)
         if waiting == BAD_ACTION:
             self.check(actions)
         self.any_over = False
@@ -152,7 +158,7 @@ class Copies:
             if not any(done):
                 self.any_over = True
                 break
-            waiting = step_all(self.state, NO_ACTIONS, seen)
+            waiting = self.step(self.state, NO_ACTIONS, seen)
         return seen
 
     def check(self, actions: NDArray[np.int64]) -> None:
