@@ -165,6 +165,17 @@ def tune(overrides: tuple[str, ...]) -> None:
     _application(overrides, "tune")
 
 
+@main.command(context_settings=HYDRA)
+@click.argument("overrides", nargs=-1, type=click.UNPROCESSED)
+def train(overrides: tuple[str, ...]) -> None:
+    """Train a policy with RLlib, to be used as partitioner=rllib (extra deep).
+
+    OVERRIDES as in `dalton run`, e.g. algorithm=dqn environment=batch workload.exponent=1.5
+    cluster.n_workers=8 training.iterations=100 search.trials=8.
+    """
+    _application(overrides, "train")
+
+
 def _application(overrides: tuple[str, ...], config: str) -> None:
     try:
         from dalton.experiments import app

@@ -91,7 +91,7 @@ class Job:
             "runtime": asdict(self.runtime),
             "seed": self.seed,
         }
-        return dict(_flatten(parts, ""))
+        return flattened(parts)
 
     def build(self) -> tuple[Partitioner, Workload]:
         """Make both; this checks every parameter."""
@@ -103,6 +103,11 @@ class Job:
         return partitioner, workload
 
 
+def flattened(parts: Params) -> Params:
+    """Nested settings as one level, with dots in the names."""
+    return dict(_flatten(parts, ""))
+
+
 def _flatten(value: Any, path: str) -> Iterable[tuple[str, Any]]:
     if isinstance(value, Mapping) and value:
         for key, part in value.items():
@@ -111,7 +116,7 @@ def _flatten(value: Any, path: str) -> Iterable[tuple[str, Any]]:
         yield path, value
 
 
-def _group(cls: type[Any], group: str, given: Any) -> Any:
+def group_of(cls: type[Any], group: str, given: Any) -> Any:
     """A dataclass from a group of the configuration."""
     fields = list(inspect.signature(cls).parameters)
     for name in given:
@@ -121,7 +126,7 @@ def _group(cls: type[Any], group: str, given: Any) -> Any:
 
 def cluster_of(given: Any) -> Cluster:
     """The checked group ``cluster``."""
-    cluster: Cluster = _group(Cluster, "cluster", given)
+    cluster: Cluster = group_of(Cluster, "cluster", given)
     check_int("cluster.n_workers", cluster.n_workers, low=1)
     if Window.of(cluster.window) is None:
         raise ConfigError("cluster.window = null: expected size and slide")
@@ -135,7 +140,7 @@ def cluster_of(given: Any) -> Cluster:
 
 def runtime_of(given: Any) -> Runtime:
     """The checked group ``runtime``."""
-    runtime: Runtime = _group(Runtime, "runtime", given)
+    runtime: Runtime = group_of(Runtime, "runtime", given)
     check_choice("runtime.name", runtime.name, ("simulator",))
     check_choice("runtime.view", runtime.view, VIEWS)
     _check_flag("runtime.compare_global", runtime.compare_global)
@@ -144,7 +149,7 @@ def runtime_of(given: Any) -> Runtime:
 
 def tracking_of(given: Any) -> Tracking:
     """The checked group ``tracking``."""
-    tracking: Tracking = _group(Tracking, "tracking", given)
+    tracking: Tracking = group_of(Tracking, "tracking", given)
     _check_flag("tracking.enabled", tracking.enabled)
     for name in ("uri", "experiment"):
         value = getattr(tracking, name)
