@@ -129,16 +129,11 @@ class Policy:
         (folder / HEADER).write_text(json.dumps(header, indent=2), encoding="utf-8")
 
 
-def load_policy(checkpoint: object, kind: str, n_workers: int) -> Policy:
-    """Read a policy.
-
-    Args:
-        checkpoint: The folder that `Policy.save` wrote.
-        kind: What it must be for.
-        n_workers: The number of workers it must be for.
+def read_policy(checkpoint: object) -> Policy:
+    """Read the policy in a folder that `Policy.save` wrote.
 
     Raises:
-        ConfigError: There is none, or it is damaged, or it is for something else.
+        ConfigError: There is none, or it is damaged.
     """
     name = f"checkpoint = {shown(str(checkpoint) if isinstance(checkpoint, Path) else checkpoint)}"
     if not isinstance(checkpoint, str | Path) or not str(checkpoint):
@@ -149,23 +144,26 @@ def load_policy(checkpoint: object, kind: str, n_workers: int) -> Policy:
         with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
             stored = {part: arrays[part] for part in arrays.files}
     except OSError as error:
-        reason = f"{Path(error.filename).name} is missing" if error.filename else str(error)
+        reason = f"{Path(error.filename).name} is missing" if error.filename else shown(str(error))
         raise ConfigError(f"{name}: expected the folder of a policy; {reason}") from None
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+    except (ValueError, AttributeError, zipfile.BadZipFile, EOFError) as error:
         raise ConfigError(f"{name}: the policy is damaged ({shown(str(error))})") from None
     try:
-        policy = _checked(header, stored)
-    except (KeyError, TypeError, ConfigError) as error:
+        return _checked(header, stored)
+    except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{name}: the policy is damaged ({shown(str(error))})") from None
+
+
+def load_policy(checkpoint: object, kind: str, n_workers: int) -> Policy:
+    """Read a policy that must be of a kind and for a number of workers."""
+    policy = read_policy(checkpoint)
     if policy.kind != kind:
         other = "rllib" if policy.kind == "stream" else "rllib_batch"
-        raise ConfigError(
-            f"{name}: a policy of kind {policy.kind!r}; expected {kind!r}, or partitioner {other}"
-        )
+        problem = f"expected a policy for a {kind}; this one is for partitioner={other}"
+        raise ConfigError(f"checkpoint = {str(checkpoint)!r}: {problem}")
     if policy.n_workers != n_workers:
-        raise ConfigError(
-            f"n_workers = {n_workers}: expected {policy.n_workers}, as {folder} was trained for"
-        )
+        trained = f"which {checkpoint} was trained for"
+        raise ConfigError(f"n_workers = {n_workers}: expected {policy.n_workers}, {trained}")
     return policy
 
 

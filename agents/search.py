@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -111,7 +113,9 @@ def search(
             checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
         ),
     )
-    results = tuner.fit()
+    # Tune announces itself on the standard output, however silent it is told to be.
+    with contextlib.redirect_stdout(io.StringIO()):
+        results = tuner.fit()
     return [_outcome(results[i]) for i in range(len(results))]
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from dalton.agents.network import read_policy
 from dalton.envs.cluster import Cluster
 from dalton.envs.contract import Partitioner
 from dalton.envs.errors import check_int
@@ -156,6 +157,33 @@ def tracking(name: str = "dalton", n_tuples: int = 10_000_000, repeat: int = 3) 
         f"MLflow: {1e3 * recording:.0f} ms to record a run of {name} with {n_tuples:,} tuples, "
         f"which takes {running:.2f} s ({recording / running:.1%})"
     )
+
+
+def decisions(checkpoints: list[str], n_tuples: int = 2_000_000, repeat: int = 3) -> None:
+    """Measure trained policies where every tuple is a decision: all keys are hot.
+
+    Beside them, on the same stream of n / 2 equally frequent keys: what decides without a network.
+    """
+    check_int("tuples", n_tuples, low=BATCH)
+    check_int("repeat", repeat, low=1)
+    table = Table("partitioner", "n", "ns per decision", title="Every tuple is of a hot key")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    found = [(folder, read_policy(folder)) for folder in checkpoints]
+    for n in sorted({policy.n_workers for _, policy in found}):
+        stream = make_workload("uniform", n_tuples=n_tuples, n_keys=max(1, n // 2))
+        keys = np.concatenate([chunk.keys for chunk in stream.chunks()])
+        rows = {name: make(name, n_workers=n) for name in ("pkg", "dagreedy", "dalton")}
+        for folder, policy in found:
+            if policy.n_workers == n:
+                kind = "rllib" if policy.kind == "stream" else "rllib_batch"
+                widths = "-".join(str(len(bias)) for _, bias in policy.layers)
+                label = f"{kind} {Path(folder).name} ({policy.widths[0]}-{widths})"
+                rows[label] = make(kind, n_workers=n, checkpoint=folder)
+        times = {name: _routing(partitioner, keys, repeat) / n_tuples for name, partitioner in rows.items()}
+        for name, seconds in times.items():
+            table.add_row(name, str(n), f"{1e9 * seconds:.1f} ({seconds / times['dalton']:.1f}x dalton)")
+    Console().print(table)
 
 
 def run(names: list[str], counts: list[int], exponents: list[float], n_tuples: int, repeat: int) -> None:

@@ -17,7 +17,7 @@ from rich.table import Table
 from dalton import __version__
 from dalton.envs.errors import ConfigError
 from dalton.envs.workloads import WORKLOADS, Workload
-from dalton.experiments.registry import options, partitioner_config, partitioner_names
+from dalton.experiments.registry import options, partitioner_config, partitioner_names, ready_names
 
 
 class Program(click.Group):
@@ -113,15 +113,21 @@ def _shown(value: Any) -> str:
 @click.option("--tuples", default=2_000_000, show_default=True, help="Tuples per measurement.")
 @click.option("--repeat", default=3, show_default=True, help="Measurements, of which the fastest counts.")
 @click.option("--only", default=None, help="Only these partitioners, separated by commas.")
-def bench(workers: str, exponents: str, tuples: int, repeat: int, only: str | None) -> None:
+@click.option("--policies", default=None, help="Only trained policies (folders, separated by commas).")
+def bench(
+    workers: str, exponents: str, tuples: int, repeat: int, only: str | None, policies: str | None
+) -> None:
     """Measure every partitioner and the environments, as ratios to a floor of the same run.
 
     Partitioners: ns per tuple, the floor reads a key, hashes it and stores a worker. Environments: beside
-    Gymnasium's CartPole.
+    Gymnasium's CartPole. Policies: ns per decision, beside Dalton and heuristics.
     """
     from dalton.experiments import benchmark
 
-    names = only.split(",") if only else partitioner_names()
+    if policies:
+        benchmark.decisions(policies.split(","), tuples, repeat)
+        return
+    names = only.split(",") if only else ready_names()
     counts, skews = _numbers("workers", workers, int), _numbers("exponents", exponents, float)
     benchmark.run(names, counts, skews, tuples, repeat)
     if not only:

@@ -24,6 +24,11 @@ def partitioner_names() -> list[str]:
     return options("partitioner")
 
 
+def ready_names() -> list[str]:
+    """The names of those that need no trained policy."""
+    return [name for name in partitioner_names() if "checkpoint" not in partitioner_config(name)[1]]
+
+
 def defaults_of(group: str, name: str) -> dict[str, Any]:
     """The content of an option's file."""
     check_choice(group, name, options(group))
