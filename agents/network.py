@@ -141,12 +141,12 @@ def read_policy(checkpoint: object) -> Policy:
     folder = Path(checkpoint)
     try:
         header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
-        with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
+        with open(folder / ARRAYS, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             stored = {part: arrays[part] for part in arrays.files}
     except OSError as error:
         reason = f"{Path(error.filename).name} is missing" if error.filename else shown(str(error))
         raise ConfigError(f"{name}: expected the folder of a policy; {reason}") from None
-    except (ValueError, AttributeError, zipfile.BadZipFile, EOFError) as error:
+    except (ValueError, TypeError, zipfile.BadZipFile, EOFError) as error:
         raise ConfigError(f"{name}: the policy is damaged ({shown(str(error))})") from None
     try:
         return _checked(header, stored)

@@ -145,6 +145,12 @@ class Plan:
                 f"algorithm.batch = {a['batch']}: expected at most algorithm.steps, {a['steps']}"
             )
         check_int("training.copies", self.copies, low=1)
+        if a["name"] == "dqn":
+            # RLlib's buffer breaks when it lets go of an episode that is still going on.
+            longest = self.copies * self.make_env().copies.settings.max_tuples
+            if a["buffer"] < longest:
+                least = f"training.copies × the length of an episode, {longest}, or more"
+                raise ConfigError(f"algorithm.buffer = {a['buffer']}: expected {least}")
         check_int("training.runners", self.runners, low=0)
         check_int("seed", self.seed, low=0)
 
