@@ -6,6 +6,7 @@ pickles, so only one's own should be given to ``start``. To route, the weights a
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -48,11 +49,8 @@ ALGORITHMS = {
 def require_deep() -> None:
     """Say which extra is missing, if one is."""
     for name in ("ray", "torch"):
-        try:
-            __import__(name if name == "torch" else "ray.rllib")
-        except ImportError as error:
-            missing = error.name or name
-            raise ConfigError(f"{missing} is not installed: pip install dalton[deep]") from None
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f"{name} is not installed: pip install dalton[deep]")
 
 
 @contextmanager

@@ -125,7 +125,7 @@ def bench(
     from dalton.experiments import benchmark
 
     if policies:
-        benchmark.decisions(policies.split(","), tuples, repeat)
+        benchmark.decisions(policies.split(","), repeat)
         return
     names = only.split(",") if only else ready_names()
     counts, skews = _numbers("workers", workers, int), _numbers("exponents", exponents, float)

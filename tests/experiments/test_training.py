@@ -160,7 +160,7 @@ def test_a_search_with_tune_is_a_parent_with_trials(place):
 
 def test_the_benchmark_of_policies_shows_time_per_decision(untrained, capsys):
     with pytest.raises(SystemExit) as ended:
-        main.main(args=["bench", "--policies", untrained("stream", 8), "--tuples", "200000", "--repeat", "1"])
+        main.main(args=["bench", "--policies", untrained("stream", 8), "--repeat", "1"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert "ns per decision" in shown
