@@ -94,8 +94,26 @@ def test_a_mistake_is_one_line(case, place):
     assert "Traceback" not in done.err
 
 
-def python(code, folder):
-    command = [sys.executable, "-c", code]
+HIDE = """
+import sys
+
+class Hiding:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in MISSING else self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
+"""
+
+
+def python(code, folder, missing):
+    """Run a program for which modules are not there."""
+    command = [sys.executable, "-c", f"MISSING = {missing}{HIDE}{code}"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
@@ -103,27 +121,21 @@ def python(code, folder):
     ("missing", "command"), [("ray", "train"), ("torch", "train"), ("ray", "run experiment=deep_vs_bandit")]
 )
 def test_without_the_extra_it_says_which(missing, command, tmp_path):
-    """The module is made impossible to import, as if it were not installed."""
     arguments = [*command.split(), "tracking=none"]
-    code = (
-        f"import sys; sys.modules[{missing!r}] = None\n"
-        "from dalton.experiments.cli import main\n"
-        f"main.main(args={arguments})"
-    )
-    done = python(code, tmp_path)
+    code = f"from dalton.experiments.cli import main\nmain.main(args={arguments})"
+    done = python(code, tmp_path, [missing])
     assert done.returncode == 2, done.stderr
     assert done.stderr.splitlines()[-1] == f"Error: {missing} is not installed: pip install dalton[deep]"
 
 
 def test_routing_with_a_policy_needs_neither_ray_nor_torch(untrained, tmp_path):
     code = (
-        "import sys; sys.modules['ray'] = sys.modules['torch'] = None\n"
         "import numpy as np\n"
         "from dalton import make\n"
         f"p = make('rllib', n_workers=8, checkpoint={untrained('stream', 8)!r})\n"
         "print(len(p.route(np.arange(100) % 5)))"
     )
-    done = python(code, tmp_path)
+    done = python(code, tmp_path, ["ray", "torch"])
     assert (done.returncode, done.stdout.strip()) == (0, "100"), done.stderr
 
 
