@@ -142,6 +142,14 @@ class Partitioner(ABC):
         return f"{type(self).__name__}({inner})"
 
 
+def take_loads(mine: LoadState, truth: LoadState) -> None:
+    """Set a load vector to another with as many slides, slide by slide from the present one back."""
+    rows = len(mine.ring)
+    age = np.arange(rows)
+    mine.ring[(mine.clock[HEAD] - age) % rows] = truth.ring[(truth.clock[HEAD] - age) % rows]
+    mine.load[:] = truth.load
+
+
 class LoadAware(Partitioner):
     """A partitioner that decides from a load vector: since the start or over a window, of tuples or of time.
 
@@ -172,13 +180,9 @@ class LoadAware(Partitioner):
         if self.window is None:
             self.loads.load[:] = total
             return
-        rows = len(self.loads.ring)
         if truth.ring.shape != self.loads.ring.shape or truth.edge[LENGTH] != self.loads.edge[LENGTH]:
             raise ConfigError(f"window = {self.window}: probing needs the workers' own window, or none")
-        age = np.arange(rows)
-        mine, real = self.loads.clock[HEAD] - age, truth.clock[HEAD] - age
-        self.loads.ring[mine % rows] = truth.ring[real % rows]
-        self.loads.load[:] = truth.load
+        take_loads(self.loads, truth)
 
 
 class SplitAware(LoadAware):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.error import InvalidAction
@@ -12,39 +12,34 @@ from numpy.typing import NDArray
 from dalton.envs.dynamics import (
     AT,
     BAD_ACTION,
-    BEGUN,
     CHUNK,
     DECISION,
-    FREE,
     HOT_KEYS,
     LEFT,
     NO_ROOM,
     OVER,
     PRESENT,
-    ROW,
-    ROWS,
     SEEN,
     SIZE,
     STAMPS,
     STATUS,
     TIMES,
     TUPLES_OUT,
-    USED,
-    State,
+    Rules,
     Views,
+    begin,
     expired,
-    key_of,
-    move,
-    new_table,
+    grown,
+    new_state,
     row_of,
     step_all,
     views,
 )
 from dalton.envs.errors import ConfigError, check_int, check_real
 from dalton.envs.hashing import hash_workers, member
-from dalton.envs.hotness import check_stats_window, stats_span
+from dalton.envs.hotness import check_stats_window
 from dalton.envs.metrics import WindowCounts, excess, max_over_mean, replication
-from dalton.envs.window import POSITION, SLIDE, Window, WindowSpec, load_state
+from dalton.envs.window import POSITION, SLIDE, Window, WindowSpec
 from dalton.envs.workloads import Chunk, Workload, make_workload
 
 # Tuples, slides and STATS_WINs of an episode are counted in 32 bits: half the memory that a step touches.
@@ -92,11 +87,14 @@ class Settings:
         if span.by == "time" and self.workload.arrivals == "count":
             raise ConfigError("window.by = 'time': expected a workload with times, not arrivals = 'count'")
         self.window = span
-        self.hot_keys = check_real("hot_factor", hot_factor, above=0) * self.n
-        self.stats_window = check_stats_window(span, stats_window)
-        self.p1 = check_real("p1", p1, low=0, high=1)
-        self.only_hot = bool(only_hot)
-        self.quantum = check_int("quantum", quantum, low=1)
+        self.rules = Rules(
+            window=span,
+            hot_keys=check_real("hot_factor", hot_factor, above=0) * self.n,
+            stats_window=check_stats_window(span, stats_window),
+            p1=check_real("p1", p1, low=0, high=1),
+            only_hot=bool(only_hot),
+            quantum=check_int("quantum", quantum, low=1),
+        )
         limit = min(self.workload.n_tuples, MOST)
         if max_tuples is not None:
             limit = min(limit, check_int("max_tuples", max_tuples, low=1))
@@ -109,26 +107,19 @@ class Settings:
         self.max_tuples = limit
         self.hash_seed = check_int("hash_seed", hash_seed, low=0)
 
-    @property
-    def max_hot(self) -> int:
-        """The most keys that are hot at once: those of this STATS_WIN and of the one before."""
-        return 2 * int(np.ceil(self.hot_keys))
-
 
 class Copies:
     """N copies of stream and cluster."""
 
+    step: ClassVar[Any] = staticmethod(step_all)
+    """The kernel that takes all copies to their next decisions."""
+
     def __init__(self, settings: Settings, count: int) -> None:
         self.settings = settings
         self.count = count
-        n, slides = settings.n, settings.window.n_slides
-        self.state = State(
-            ring=np.zeros((count, 1 + slides, 2 * n + 2), np.int32),
-            table=new_table(count, ROWS, n),
-            ints=np.zeros((count, HOT_KEYS + 2 * settings.max_hot), np.int64),
-            floats=np.zeros((count, TIMES + CHUNK)),
-            chunk=np.zeros((count, 2, CHUNK), np.int64),
-        )
+        self.workloads = [settings.workload] * count
+        slides = settings.window.n_slides
+        self.state = new_state(count, settings.n, settings.rules)
         self.member = member(settings.hash_seed)
         self.streams: list[Iterator[Chunk]] = [iter(())] * count
         self.counts = [WindowCounts(slides) for _ in range(count)]
@@ -139,14 +130,11 @@ class Copies:
 
     def restart(self, e: int, seed: int) -> None:
         """Begin an episode of copy ``e`` on the stream of ``seed``."""
-        s, c = self.settings, self.state
-        for array in (c.ring, c.table, c.ints):
-            array[e] = 0
-        c.ints[e, STATUS], c.ints[e, LEFT] = TUPLES_OUT, s.max_tuples
-        c.ints[e, HOT_KEYS + s.max_hot :] = FREE
-        span = stats_span(s.window, s.stats_window)
-        c.floats[e, :TIMES] = *load_state(1, s.window).edge, *span, s.p1, s.hot_keys, s.only_hot, s.quantum
-        workload = make_workload(s.workload, seed=seed) if "seed" in s.workload.params else s.workload
+        s = self.settings
+        begin(self.state, e, s.rules, s.max_tuples)
+        workload = self.workloads[e]
+        if "seed" in workload.params:
+            workload = make_workload(workload, seed=seed)
         self.streams[e] = workload.chunks(CHUNK)
         self.counts[e] = WindowCounts(s.window.n_slides)
         self.counted[e] = 0
@@ -161,7 +149,7 @@ class Copies:
         """
         n = self.settings.n
         seen = views(self.count, n)
-        waiting = step_all(self.state, actions, seen)
+        waiting = self.step(self.state, actions, seen)
         if waiting == BAD_ACTION:
             self.check(actions)
         self.any_over = False
@@ -170,7 +158,7 @@ class Copies:
             if not any(done):
                 self.any_over = True
                 break
-            waiting = step_all(self.state, NO_ACTIONS, seen)
+            waiting = self.step(self.state, NO_ACTIONS, seen)
         return seen
 
     def check(self, actions: NDArray[np.int64]) -> None:
@@ -188,7 +176,7 @@ class Copies:
             self._count(e)
             self._refill(e)
         elif status == NO_ROOM:
-            self._grow()
+            self.state = grown(self.state, self.settings.n)
         else:
             if not c.ints[e, SEEN]:
                 self._count(e)
@@ -211,7 +199,7 @@ class Copies:
             if c.ints[e, POSITION] == 0:
                 self.starts[e] = chunk.times[0]
             s = self.settings
-            unit = min(s.window.slide, s.stats_window or s.window.slide)
+            unit = min(s.window.slide, s.rules.stats_window or s.window.slide)
             if s.window.by == "time" and chunk.times[-1] - self.starts[e] > MOST * unit:
                 raise ConfigError(f"times: expected a stream of at most {MOST} slides of {unit:g}")
             c.floats[e, TIMES : TIMES + m] = chunk.times
@@ -237,16 +225,6 @@ class Copies:
             "regret_pairs": excess(pairs, best_pairs),
         }
 
-    def _grow(self) -> None:
-        """Give all copies tables of twice the size."""
-        c = self.state
-        table = new_table(self.count, 2 * c.table.shape[1], self.settings.n)
-        for e in range(self.count):
-            key = key_of(c.table, e, c.ints[e, ROW])
-            c.ints[e, USED] = move(c.table, table, e, expired(c, e), c.ints[e, BEGUN])
-            c.ints[e, ROW] = row_of(table, e, key)
-        self.state = c._replace(table=table)
-
     def holders(self, e: int, key: int) -> NDArray[np.bool_]:
         """X_w(key) of copy ``e``, shape ``(n,)``."""
         c, n = self.state, self.settings.n
@@ -255,6 +233,6 @@ class Copies:
 
     def hot(self, e: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Keys of the H hot entries of copy ``e``, and which of them are hot now."""
-        c, size = self.state, self.settings.max_hot
+        c, size = self.state, self.settings.rules.max_hot
         until = c.ints[e, HOT_KEYS + size :]
         return c.ints[e, HOT_KEYS : HOT_KEYS + size], until >= c.ints[e, PRESENT]

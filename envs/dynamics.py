@@ -19,16 +19,18 @@ from numpy.typing import NDArray
 
 from dalton.envs.cluster import row_before
 from dalton.envs.hashing import spread
-from dalton.envs.hotness import FOLLOWING, LEAST, NUMBER, TUPLES, begin_window
+from dalton.envs.hotness import FOLLOWING, LEAST, NUMBER, TUPLES, begin_window, stats_span
 from dalton.envs.kernel import kernel, prefetch
 from dalton.envs.reward import reward
-from dalton.envs.table import MAX_FILL
+from dalton.envs.table import MAX_FILL, capacity_for
 from dalton.envs.window import (
     BASE,
     BY_TIME,
     HEAD,
     POSITION,
     SLIDE,
+    Window,
+    load_state,
     slides_ahead,
     tick,
 )
@@ -66,6 +68,45 @@ class State(NamedTuple):
     floats: NDArray[np.float64]
     chunk: NDArray[np.int64]
     """``(N, 2, CHUNK)`` keys of the tuples to come, and their hashed workers."""
+
+
+class Rules(NamedTuple):
+    """What kernels go by, the same in all copies."""
+
+    window: Window
+    stats_window: float | None
+    """Length of a STATS_WIN; None for one slide."""
+    hot_keys: float
+    """c n: a key is hot from a share of 1 / (c n) on."""
+    p1: float = 0.5
+    only_hot: bool = False
+    quantum: int = 1
+
+    @property
+    def max_hot(self) -> int:
+        """The most keys that are hot at once: those of this STATS_WIN and of the one before."""
+        return 2 * math.ceil(self.hot_keys)
+
+
+def new_state(count: int, n: int, rules: Rules) -> State:
+    """Arrays for ``count`` copies with ``n`` workers; `begin` starts each of them."""
+    return State(
+        ring=np.zeros((count, 1 + rules.window.n_slides, 2 * n + 2), np.int32),
+        table=new_table(count, ROWS, n),
+        ints=np.zeros((count, HOT_KEYS + 2 * rules.max_hot), np.int64),
+        floats=np.zeros((count, TIMES + CHUNK)),
+        chunk=np.zeros((count, 2, CHUNK), np.int64),
+    )
+
+
+def begin(c: State, e: int, rules: Rules, n_tuples: int) -> None:
+    """Let copy ``e`` begin anew with an empty cluster, and be over after ``n_tuples``."""
+    for array in (c.ring, c.table, c.ints):
+        array[e] = 0
+    c.ints[e, STATUS], c.ints[e, LEFT] = TUPLES_OUT, n_tuples
+    c.ints[e, HOT_KEYS + rules.max_hot :] = FREE
+    edge, span = load_state(1, rules.window).edge, stats_span(rules.window, rules.stats_window)
+    c.floats[e, :TIMES] = *edge, *span, rules.p1, rules.hot_keys, rules.only_hot, rules.quantum
 
 
 class Views(NamedTuple):
@@ -137,7 +178,7 @@ def _make_hot(c: Any, e: Any, row: Any) -> None:
 
 
 @kernel
-def _send(c: Any, e: Any, n: Any, row: Any, worker: Any) -> None:
+def send(c: Any, e: Any, n: Any, row: Any, worker: Any) -> None:
     """Count the present tuple of copy ``e`` for ``worker``."""
     table, ints = c.table, c.ints
     totals, ring = c.ring[e, 0], c.ring[e, 1:]
@@ -161,7 +202,7 @@ def _send(c: Any, e: Any, n: Any, row: Any, worker: Any) -> None:
 
 
 @kernel
-def _advance(c: Any, e: Any, n: Any) -> Any:
+def advance(c: Any, e: Any, n: Any) -> Any:
     """Go on to the next tuple that needs a decision; returns what is waited for."""
     ints, table = c.ints, c.table
     clock, edge, span, times = ints[e], c.floats[e], c.floats[e, SPAN:], c.floats[e, TIMES:]
@@ -207,7 +248,7 @@ def _advance(c: Any, e: Any, n: Any) -> Any:
                 prefetch(table, e, ahead, line)
         if table[e, row, UNTIL] >= ints[e, PRESENT] or edge[ONLY_HOT] == 0.0:
             return DECISION
-        _send(c, e, n, row, c.chunk[e, 1, i])
+        send(c, e, n, row, c.chunk[e, 1, i])
 
 
 @kernel
@@ -217,7 +258,7 @@ def expired(c: Any, e: Any) -> Any:
 
 
 @kernel
-def _look(c: Any, e: Any, n: Any, v: Any) -> None:
+def look(c: Any, e: Any, n: Any, v: Any) -> None:
     """Fill what the agent sees of copy ``e``."""
     total = c.ring[e, 0, n]
     scale = n / total if total > 0 else 0.0
@@ -237,7 +278,7 @@ def _look(c: Any, e: Any, n: Any, v: Any) -> None:
 def _act(c: Any, e: Any, n: Any, a: Any) -> Any:
     """Send the present tuple of copy ``e`` to worker ``a``; returns the reward."""
     row = c.ints[e, ROW]
-    _send(c, e, n, row, a)
+    send(c, e, n, row, a)
     held, cutoff = 0, expired(c, e)
     for w in range(n):
         held += c.table[e, row, STAMPS + w] > cutoff
@@ -261,14 +302,14 @@ def step_all(c: Any, actions: Any, v: Any) -> Any:
             if c.ints[e, STATUS] != DECISION:
                 v.rewards[e] = 0.0
                 waiting += 1
-                _look(c, e, n, v)
+                look(c, e, n, v)
                 continue
             v.rewards[e] = _act(c, e, n, actions[e])
         elif c.ints[e, STATUS] == DECISION:
             continue
-        c.ints[e, STATUS] = _advance(c, e, n)
+        c.ints[e, STATUS] = advance(c, e, n)
         waiting += c.ints[e, STATUS] != DECISION
-        _look(c, e, n, v)
+        look(c, e, n, v)
     return waiting
 
 
@@ -284,3 +325,19 @@ def move(old: Any, new: Any, e: Any, cutoff: Any, begun: Any) -> Any:
                 new[e, at, column] = old[e, i, column]
             used += 1
     return used
+
+
+def grown(c: State, n: int) -> State:
+    """The state with tables in which there is room; keys that no longer matter are not taken along."""
+    live = [
+        np.count_nonzero(
+            (rows[:, RECENT] != 0) & ((rows[:, LAST] > expired(c, e)) | (rows[:, RECENT] == c.ints[e, BEGUN]))
+        )
+        for e, rows in enumerate(c.table)
+    ]
+    table = new_table(len(c.table), capacity_for(int(max(live)), minimum=ROWS), n)
+    for e in range(len(c.table)):
+        key = key_of(c.table, e, c.ints[e, ROW])
+        c.ints[e, USED] = move(c.table, table, e, expired(c, e), c.ints[e, BEGUN])
+        c.ints[e, ROW] = row_of(table, e, key)
+    return c._replace(table=table)

@@ -75,6 +75,88 @@ def deal_weighted(
     return gained / decided if decided else 0.0
 
 
+def scaled(weights: NDArray[Any]) -> NDArray[np.float64]:
+    """Weights ``(H, n)`` with rows of sum 1, or 0 where all are 0."""
+    sums = weights.sum(axis=1, keepdims=True, dtype=np.float64)
+    out: NDArray[np.float64] = np.divide(weights, sums, out=np.zeros(weights.shape), where=sums > 0)
+    return out
+
+
+class Batches:
+    """Cluster and hot keys, batch by batch: what a split table is decided from, and what it does.
+
+    Args:
+        n_workers: Number of workers n.
+        hot_keys: c n: a key is hot from a share of 1 / (c n) of the batch on.
+        n_rows: Rows H of the split table.
+        window_batches: Batches in the window of the loads.
+        member: The hash function of cold keys.
+        p1: Weight of balance in the reward.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_workers: int,
+        hot_keys: float,
+        n_rows: int,
+        window_batches: int,
+        member: NDArray[np.uint32],
+        p1: float,
+    ) -> None:
+        self.n, self.hot_keys, self.shape = n_workers, hot_keys, (n_rows, n_workers)
+        self.member, self.p1 = member, p1
+        # A batch is a slide, whatever its length: its tuples all have its number as their time.
+        self.cluster = Cluster(n_workers=n_workers, window=Window(window_batches, 1, "time"))
+        self.count = 0
+
+    def look(self, keys: NDArray[np.int64]) -> Observation:
+        """Take the next batch and say what is to be seen of it (`MicroBatchPartitionEnv`)."""
+        coded = encode(keys)
+        least = len(keys) / self.hot_keys
+        order = np.argsort(-coded.counts, kind="stable")[: self.shape[0]]
+        order = order[coded.counts[order] >= least]
+        rows = np.full(len(coded.distinct), TAIL)
+        rows[order] = np.arange(len(order))
+        self.batch, self.keys = keys, coded.distinct[order]
+        self.shares = coded.counts[order] / len(keys)
+        self.hot, self.homes = rows[coded.codes], candidates(keys, self.member, self.n)[0]
+        return self.observation()
+
+    def observation(self) -> Observation:
+        """What is to be seen of the last batch that was taken."""
+        h, n = self.shape
+        shares, fragments = np.zeros(h, np.float32), np.zeros((h, n), np.int8)
+        shares[: len(self.keys)] = self.shares
+        for row, key in enumerate(self.keys):
+            fragments[row] = self.cluster.holders(int(key))
+        load = self._load()
+        tail = np.bincount(self.homes[self.hot == TAIL], minlength=n)
+        return {
+            "shares": shares,
+            "fragments": fragments,
+            "load": (load / max(load.mean(), 1e-9)).astype(np.float32),
+            "tail": (tail * n / len(self.batch)).astype(np.float32),
+        }
+
+    def _load(self) -> NDArray[np.int64]:
+        """Tuples per worker in the window that the next batch ends: without the slide that it pushes out."""
+        loads = self.cluster.loads
+        oldest = (loads.clock[HEAD] + 1) % len(loads.ring)
+        load: NDArray[np.int64] = loads.load - (loads.ring[oldest] if self.count else 0)
+        return load
+
+    def deal(self, weights: NDArray[np.float64]) -> tuple[NDArray[np.int32], float]:
+        """Route the batch by a split table with `scaled` rows; returns the workers and the mean reward."""
+        workers = np.empty(len(self.batch), np.int32)
+        load, held = self._load(), np.zeros(self.shape, np.int64)
+        credit = np.zeros(self.shape)
+        gain = deal_weighted(self.hot, self.homes, weights, credit, load, held, self.p1, workers)
+        self.cluster.observe(self.batch, workers, np.full(len(workers), float(self.count)))
+        self.count += 1
+        return workers, float(gain)
+
+
 class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
     """One step routes one micro-batch by a split table: hot keys × workers weights (Dalton Section 3.4).
 
@@ -122,7 +204,7 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
             self.workload: Workload = make_workload(workload)
             self.n = check_int("n_workers", n_workers, low=1, high=2**15 - 1)
             self.batch_size = check_int("batch_size", batch_size, low=1)
-            batches = check_int("window_batches", window_batches, low=1)
+            self.window_batches = check_int("window_batches", window_batches, low=1)
             self.hot_keys = check_real("hot_factor", hot_factor, above=0) * self.n
             self.p1 = check_real("p1", p1, low=0, high=1)
             limit = self.workload.n_tuples // self.batch_size
@@ -137,7 +219,6 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise SettingError(f"render_mode = {render_mode!r}: expected ansi or rgb_array")
         self.render_mode = render_mode
-        self.window = Window(batches * self.batch_size, self.batch_size)
         self.shape = h, n = math.ceil(min(self.hot_keys, self.batch_size)), self.n
         self.observation_space = spaces.Dict(
             {
@@ -159,70 +240,37 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
         seeded = "seed" in self.workload.params
         stream = make_workload(self.workload, seed=drawn) if seeded else self.workload
         self.stream: Iterator[Chunk] = stream.chunks(self.batch_size)
-        self.cluster = Cluster(n_workers=self.n, window=self.window)
-        self.counts = WindowCounts(self.window.n_slides)
-        self.batches = 0
+        self.batches = Batches(
+            n_workers=self.n,
+            hot_keys=self.hot_keys,
+            n_rows=self.shape[0],
+            window_batches=self.window_batches,
+            member=self.member,
+            p1=self.p1,
+        )
+        self.counts = WindowCounts(self.window_batches)
         self.waiting = False  # if the stream breaks, there is no batch to route
-        self._take()
+        seen = self.batches.look(next(self.stream).keys)
         self.begun = self.waiting = True
-        return self._observation(), {"keys": self.keys.tolist()}
-
-    def _take(self) -> None:
-        """Look at the next batch."""
-        batch = next(self.stream)
-        coded = encode(batch.keys)
-        least = len(batch.keys) / self.hot_keys
-        order = np.argsort(-coded.counts, kind="stable")[: self.shape[0]]
-        order = order[coded.counts[order] >= least]
-        rows = np.full(len(coded.distinct), TAIL)
-        rows[order] = np.arange(len(order))
-        self.batch, self.keys = batch.keys, coded.distinct[order]
-        self.shares = coded.counts[order] / len(batch.keys)
-        self.hot, self.homes = rows[coded.codes], candidates(batch.keys, self.member, self.n)[0]
-
-    def _load(self) -> NDArray[np.int64]:
-        """Tuples per worker in the window that the next batch ends: without the slide that it pushes out."""
-        loads = self.cluster.loads
-        oldest = (loads.clock[HEAD] + 1) % len(loads.ring)
-        load: NDArray[np.int64] = loads.load - (loads.ring[oldest] if self.batches else 0)
-        return load
-
-    def _observation(self) -> Observation:
-        h, n = self.shape
-        shares, fragments = np.zeros(h, np.float32), np.zeros((h, n), np.int8)
-        shares[: len(self.keys)] = self.shares
-        for row, key in enumerate(self.keys):
-            fragments[row] = self.cluster.holders(int(key))
-        load = self._load()
-        tail = np.bincount(self.homes[self.hot == TAIL], minlength=n)
-        return {
-            "shares": shares,
-            "fragments": fragments,
-            "load": (load / max(load.mean(), 1e-9)).astype(np.float32),
-            "tail": (tail * n / len(self.batch)).astype(np.float32),
-        }
+        return seen, {"keys": self.batches.keys.tolist()}
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Route the present batch by the split table ``action`` and look at the next."""
         if not self.waiting:
             raise error.ResetNeeded("step() was called before reset() or after the end of the episode")
-        weights = self._weights(action)
-        workers = np.empty(len(self.batch), np.int32)
-        shape = self.shape
-        load, held = self._load(), np.zeros(shape, np.int64)
-        gain = deal_weighted(self.hot, self.homes, weights, np.zeros(shape), load, held, self.p1, workers)
-        self.cluster.observe(self.batch, workers)
-        self.counts.observe(self.batch)
-        self.counts.close(self.batches)
-        self.batches += 1
+        _, gain = self.batches.deal(self._weights(action))
+        self.counts.observe(self.batches.batch)
+        self.counts.close(self.batches.count - 1)
         info: dict[str, Any] = {"slide": self._measure()}
-        over = self.batches == self.max_batches
+        over = self.batches.count == self.max_batches
         self.waiting = False
-        if not over:
-            self._take()
+        if over:
+            seen = self.batches.observation()
+        else:
+            seen = self.batches.look(next(self.stream).keys)
             self.waiting = True
-        info["keys"] = self.keys.tolist()
-        return self._observation(), float(gain), False, over, info
+        info["keys"] = self.batches.keys.tolist()
+        return seen, gain, False, over, info
 
     def _weights(self, action: Any) -> NDArray[np.float64]:
         """The action as weights with rows of sum 1 or 0."""
@@ -234,17 +282,16 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
         numbers = weights.dtype.kind in "biuf"
         if weights.shape != shape or not numbers or not np.all((weights >= 0) & (weights <= 1)):
             raise error.InvalidAction(f"action = {shown(action)}: expected shape {shape}, from 0 to 1")
-        sums = weights.sum(axis=1, keepdims=True, dtype=np.float64)
-        scaled: NDArray[np.float64] = np.divide(weights, sums, out=np.zeros(shape), where=sums > 0)
-        return scaled
+        return scaled(weights)
 
     def _measure(self) -> dict[str, float]:
-        load, pairs = self.cluster.loads.load, int(self.cluster.pairs.sum())
+        cluster = self.batches.cluster
+        load, pairs = cluster.loads.load, int(cluster.pairs.sum())
         best_load, best_pairs = self.counts.bound(self.n)
         return {
-            "slide": float(self.batches - 1),
+            "slide": float(self.batches.count - 1),
             "max_over_mean": max_over_mean(load),
-            "replication": replication(pairs, self.cluster.n_keys),
+            "replication": replication(pairs, cluster.n_keys),
             "regret_load": excess(float(load.max()), best_load),
             "regret_pairs": excess(pairs, best_pairs),
         }
@@ -255,8 +302,9 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
             return None
         if not self.begun:
             raise error.ResetNeeded("render() was called before reset()")
-        key = int(self.keys[0]) if len(self.keys) else int(self.batch[0])
-        load, held = self.cluster.loads.load, self.cluster.holders(key)
+        b = self.batches
+        key = int(b.keys[0]) if len(b.keys) else int(b.batch[0])
+        load, held = b.cluster.loads.load, b.cluster.holders(key)
         if self.render_mode == "ansi":
-            return text(load, held, f"batch {self.batches}, key {key}")
+            return text(load, held, f"batch {b.count}, key {key}")
         return picture(load, held)

@@ -26,6 +26,23 @@ class SettingError(error.Error, ConfigError):
     """A parameter of an environment is not allowed; Gymnasium's kind of error and this project's."""
 
 
+def local_spaces(n: int) -> dict[str, spaces.Space[Any]]:
+    """Spaces of the parts of a local observation."""
+    return {
+        "load": spaces.Box(0, n, (n,), np.float32),
+        "fragments": spaces.MultiBinary(n),
+        "share": spaces.Box(0, 1, (1,), np.float32),
+        "hot": spaces.MultiBinary(1),
+    }
+
+
+def local_parts(seen: Views, e: int) -> Observation:
+    """The local observation of copy ``e``."""
+    real, binary = seen.real[e], seen.binary[e]
+    n = len(real) - 1
+    return {"load": real[:n], "fragments": binary[:n], "share": real[n:], "hot": binary[n:]}
+
+
 class _Streams:
     """What the single and the vector form share: settings, spaces and observations of N copies."""
 
@@ -37,20 +54,15 @@ class _Streams:
             raise SettingError(str(problem)) from None
         self.copies = Copies(self.settings, count)
         n = self.settings.n
-        parts: dict[str, spaces.Space[Any]] = {
-            "load": spaces.Box(0, n, (n,), np.float32),
-            "fragments": spaces.MultiBinary(n),
-            "share": spaces.Box(0, 1, (1,), np.float32),
-            "hot": spaces.MultiBinary(1),
-        }
+        parts = local_spaces(n)
         if self.full:
-            parts["hot_fragments"] = spaces.MultiBinary((self.settings.max_hot, n))
+            parts["hot_fragments"] = spaces.MultiBinary((self.settings.rules.max_hot, n))
         self.observation_space = spaces.Dict(parts)
         self.action_space: Any = spaces.Discrete(n)
 
     def hot_fragments(self, e: int) -> NDArray[np.int8]:
         """X_w of every hot key, ``(H, n)``: with the loads, the state of the MDP of Dalton Section 3.1."""
-        out = np.zeros((self.settings.max_hot, self.settings.n), np.int8)
+        out = np.zeros((self.settings.rules.max_hot, self.settings.n), np.int8)
         keys, live = self.copies.hot(e)
         for j in np.flatnonzero(live):
             out[j] = self.copies.holders(e, int(keys[j]))
@@ -153,13 +165,7 @@ class StreamPartitionEnv(gym.Env[Observation, np.int64]):
         return self._observation(seen), seen.rewards.item(), False, over, self._info()
 
     def _observation(self, seen: Views) -> Observation:
-        n, real, binary = self.n, seen.real[0], seen.binary[0]
-        parts: Observation = {
-            "load": real[:n],
-            "fragments": binary[:n],
-            "share": real[n:],
-            "hot": binary[n:],
-        }
+        parts = local_parts(seen, 0)
         if self.streams.full:
             parts["hot_fragments"] = self.streams.hot_fragments(0)
         return parts

@@ -1,4 +1,4 @@
-"""``dalton run`` and ``dalton compare``: the Hydra application."""
+"""``dalton run``, ``compare``, ``tune`` and ``train``: the Hydra application."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from dalton.experiments.plots import imbalance_over_time, load_heatmap, save
 from dalton.experiments.registry import options
 from dalton.experiments.settings import Job, Params, Tracking, single, tracking_of
 from dalton.experiments.tracking import Store
+from dalton.experiments.training import train, with_policies
 from dalton.experiments.tune import search
 
 log = logging.getLogger("dalton")
@@ -36,6 +37,7 @@ log = logging.getLogger("dalton")
 GROUPS = ("workload", "cluster", "partitioner", "runtime", "tracking", "experiment")
 # Seconds after which an interruption that had no effect is repeated: longer than ending a run takes.
 AGAIN = 5.0
+TRAINING = ("algorithm", "environment", "training")
 # Keys that say how a sweep is run, not what it computes.
 HOW = ("resume", "jobs", "hydra")
 
@@ -168,14 +170,20 @@ def _job(config: DictConfig) -> float | None:
     plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(plain, dict)
     settings = {str(key): value for key, value in plain.items()}
-    allowed = [*GROUPS, *_own_keys()]
+    training = "training" in settings
+    allowed = [*GROUPS, *_own_keys(), *(TRAINING if training else ())]
     for key in settings:
         check_choice("key", key, allowed)
     folder = Path(chosen.runtime.output_dir)
+    if training:
+        train(settings, folder)
+        return None
     if settings["search"] is not None:
         search(settings, folder)
         return None
     if settings["partitioners"] is not None:
+        if settings["policies"] is not None:
+            settings = with_policies(settings)
         failed = compare(settings, folder, " ".join(sys.argv))
         if failed:
             raise ConfigError(f"{failed} of the runs failed: see their traceback in MLflow or in {folder}")
@@ -190,6 +198,7 @@ def _own_keys() -> list[str]:
         "testing",
         "paper",
         "title",
+        "policies",
         "partitioners",
         "workloads",
         "workers",
@@ -278,7 +287,7 @@ def _explained(error: Exception, arguments: list[str], config_name: str) -> str:
     """Hydra's complaint as one line with the valid choices."""
     text = " ".join(str(error).split())
     missing = re.search(r"Could not (?:find|load) '(\w+)/([^']*)'", text)
-    if missing and missing[1] in GROUPS:
+    if missing and missing[1] in (*GROUPS, *TRAINING):
         try:
             check_choice(missing[1], missing[2], options(missing[1]))
         except ConfigError as problem:

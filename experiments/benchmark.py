@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from dalton.agents.network import read_policy
 from dalton.envs.cluster import Cluster
 from dalton.envs.contract import Partitioner
 from dalton.envs.errors import check_int
@@ -31,13 +32,13 @@ N_KEYS = 100_000
 Keys = NDArray[np.int64]
 
 
-def fastest(work: Callable[[], object], repeat: int) -> float:
+def fastest(work: Callable[[], object], repeat: int, clock: Callable[[], float] = time.perf_counter) -> float:
     """Seconds of the fastest of ``repeat`` runs."""
     times = []
     for _ in range(repeat):
-        started = time.perf_counter()
+        started = clock()
         work()
-        times.append(time.perf_counter() - started)
+        times.append(clock() - started)
     return min(times)
 
 
@@ -49,7 +50,9 @@ def _floor(keys: Keys, repeat: int) -> float:
     return fastest(lambda: hash_workers(keys, seed, 64, out), repeat)
 
 
-def _routing(partitioner: Partitioner, keys: Keys, repeat: int) -> float:
+def _routing(
+    partitioner: Partitioner, keys: Keys, repeat: int, clock: Callable[[], float] = time.perf_counter
+) -> float:
     partitioner.route(keys[:BATCH])  # compiles, or loads from the cache
 
     def once() -> None:
@@ -57,7 +60,7 @@ def _routing(partitioner: Partitioner, keys: Keys, repeat: int) -> float:
         for low in range(0, len(keys), BATCH):
             partitioner.route(keys[low : low + BATCH])
 
-    return fastest(once, repeat)
+    return fastest(once, repeat, clock)
 
 
 def _observing(keys: Keys, repeat: int) -> float:
@@ -192,7 +195,9 @@ def on_ray(n_tuples: int = 20_000_000, repeat: int = 3) -> None:
 
     warm_up({"n_workers": n, "window": DEFAULT_WINDOW})
     bare()
-    alone, single, double = [], [], []
+    alone: list[float] = []
+    single: list[float] = []
+    double: list[float] = []
     with connected() as ray, progress("Ray", 3 * repeat, "measurements") as advance:
         # In turn, so that what else the machine does falls on all of them.
         for _ in range(repeat):
@@ -204,6 +209,37 @@ def on_ray(n_tuples: int = 20_000_000, repeat: int = 3) -> None:
         f"Ray: one partitioner {rates['one'] / 1e6:.1f}M tuples/s ({rates['one'] / rates['bare']:.0%} of the "
         f"same without Ray), two {rates['two'] / 1e6:.1f}M ({rates['two'] / rates['one']:.2f}x one)"
     )
+
+
+def decisions(checkpoints: list[str], repeat: int = 3) -> None:
+    """Measure trained policies where every tuple is a decision: all keys are hot.
+
+    Beside them, on the same stream of n / 2 equally frequent keys: what decides without a network. It is the
+    processor's time that counts: what takes long would else be charged for what other programs do.
+    """
+    check_int("repeat", repeat, low=1)
+    n_tuples, window = BATCH, Window(20_000, 2_000)
+    table = Table("partitioner", "n", "ns per decision", title="Every tuple is of a hot key")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    found = [(folder, read_policy(folder)) for folder in checkpoints]
+    for n in sorted({policy.n_workers for _, policy in found}):
+        stream = make_workload("uniform", n_tuples=n_tuples, n_keys=max(1, n // 2))
+        keys = np.concatenate([chunk.keys for chunk in stream.chunks()])
+        rows = {"pkg": make("pkg", n_workers=n)}
+        rows |= {name: make(name, n_workers=n, window=window) for name in ("dagreedy", "dalton")}
+        for folder, policy in found:
+            if policy.n_workers == n:
+                kind = "rllib" if policy.kind == "stream" else "rllib_batch"
+                widths = "-".join(str(len(bias)) for _, bias in policy.layers)
+                label = f"{kind} {Path(folder).name} ({policy.widths[0]}-{widths})"
+                rows[label] = make(kind, n_workers=n, window=window, checkpoint=folder)
+        times = {
+            name: _routing(partitioner, keys, 10 * repeat) / n_tuples for name, partitioner in rows.items()
+        }
+        for name, seconds in times.items():
+            table.add_row(name, str(n), f"{1e9 * seconds:.1f} ({seconds / times['dalton']:.1f}x dalton)")
+    Console().print(table)
 
 
 def run(names: list[str], counts: list[int], exponents: list[float], n_tuples: int, repeat: int) -> None:

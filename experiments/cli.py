@@ -16,7 +16,7 @@ from dalton import __version__
 from dalton.envs.errors import ConfigError
 from dalton.envs.workloads import WORKLOADS, Workload
 from dalton.experiments.papers import experiment_of, experiments, figures
-from dalton.experiments.registry import partitioner_config, partitioner_names
+from dalton.experiments.registry import partitioner_config, partitioner_names, ready_names
 
 
 class Program(click.Group):
@@ -108,15 +108,21 @@ def _shown(value: Any) -> str:
 @click.option("--tuples", default=2_000_000, show_default=True, help="Tuples per measurement.")
 @click.option("--repeat", default=3, show_default=True, help="Measurements, of which the fastest counts.")
 @click.option("--only", default=None, help="Only these partitioners, separated by commas.")
-def bench(workers: str, exponents: str, tuples: int, repeat: int, only: str | None) -> None:
+@click.option("--policies", default=None, help="Only trained policies (folders, separated by commas).")
+def bench(
+    workers: str, exponents: str, tuples: int, repeat: int, only: str | None, policies: str | None
+) -> None:
     """Measure every partitioner and the environments, as ratios to a floor of the same run.
 
     Partitioners: ns per tuple, the floor reads a key, hashes it and stores a worker. Environments: beside
-    Gymnasium's CartPole.
+    Gymnasium's CartPole. Policies: ns per decision, beside Dalton and heuristics.
     """
     from dalton.experiments import benchmark
 
-    names = only.split(",") if only else partitioner_names()
+    if policies:
+        benchmark.decisions(policies.split(","), repeat)
+        return
+    names = only.split(",") if only else ready_names()
     counts, skews = _numbers("workers", workers, int), _numbers("exponents", exponents, float)
     benchmark.run(names, counts, skews, tuples, repeat)
     if not only:
@@ -178,6 +184,17 @@ def reproduce(figure: str | None, overrides: tuple[str, ...]) -> None:
     for name, experiment in figures().items():
         table.add_row(f"[bold]{name}[/]", experiment.name, experiment.title or "-")
     Console().print(table)
+
+
+@main.command(context_settings=HYDRA)
+@click.argument("overrides", nargs=-1, type=click.UNPROCESSED)
+def train(overrides: tuple[str, ...]) -> None:
+    """Train a policy with RLlib, to be used as partitioner=rllib (extra deep).
+
+    OVERRIDES as in `dalton run`, e.g. algorithm=dqn environment=batch workload.exponent=1.5
+    cluster.n_workers=8 training.iterations=100 search.trials=8.
+    """
+    _application(overrides, "train")
 
 
 def _application(overrides: tuple[str, ...], config: str) -> None:

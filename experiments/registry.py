@@ -24,14 +24,26 @@ def partitioner_names() -> list[str]:
     return options("partitioner")
 
 
+def ready_names() -> list[str]:
+    """The names of those that need no trained policy."""
+    return [name for name in partitioner_names() if "checkpoint" not in partitioner_config(name)[1]]
+
+
+def defaults_of(group: str, name: str) -> dict[str, Any]:
+    """The content of an option's file."""
+    check_choice(group, name, options(group))
+    text = (files("dalton.conf") / group / f"{name}.yaml").read_text(encoding="utf-8")
+    loaded = OmegaConf.to_container(OmegaConf.create(text), resolve=True)
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"conf/{group}/{name}.yaml: expected a mapping")
+    return {str(key): value for key, value in loaded.items()}
+
+
 def partitioner_config(name: str) -> tuple[type[Partitioner], dict[str, Any]]:
     """The class of a partitioner and its own parameters with their configured values."""
-    check_choice("partitioner", name, partitioner_names())
-    text = (files("dalton.conf") / "partitioner" / f"{name}.yaml").read_text(encoding="utf-8")
-    loaded = OmegaConf.to_container(OmegaConf.create(text), resolve=True)
-    if not isinstance(loaded, dict) or "_target_" not in loaded:
+    params = defaults_of("partitioner", name)
+    if "_target_" not in params:
         raise ConfigError(f"conf/partitioner/{name}.yaml: expected a mapping with _target_")
-    params = {str(key): value for key, value in loaded.items()}
     module, _, cls = str(params.pop("_target_")).rpartition(".")
     return getattr(importlib.import_module(module), cls), params
 

@@ -131,7 +131,7 @@ class Job:
             "runtime": asdict(self.runtime),
             "seed": self.seed,
         }
-        return dict(_flatten(parts, ""))
+        return flattened(parts)
 
     def build(self) -> tuple[Partitioner, Workload]:
         """Make both; this checks every parameter."""
@@ -145,6 +145,11 @@ class Job:
         return partitioner, workload
 
 
+def flattened(parts: Params) -> Params:
+    """Nested settings as one level, with dots in the names."""
+    return dict(_flatten(parts, ""))
+
+
 def _flatten(value: Any, path: str) -> Iterable[tuple[str, Any]]:
     if isinstance(value, Mapping) and value:
         for key, part in value.items():
@@ -153,7 +158,7 @@ def _flatten(value: Any, path: str) -> Iterable[tuple[str, Any]]:
         yield path, value
 
 
-def _group(cls: type[Any], group: str, given: Any) -> Any:
+def group_of(cls: type[Any], group: str, given: Any) -> Any:
     """A dataclass from a group of the configuration."""
     fields = list(inspect.signature(cls).parameters)
     for name in given:
@@ -163,7 +168,7 @@ def _group(cls: type[Any], group: str, given: Any) -> Any:
 
 def cluster_of(given: Any) -> Cluster:
     """The checked group ``cluster``."""
-    cluster: Cluster = _group(Cluster, "cluster", given)
+    cluster: Cluster = group_of(Cluster, "cluster", given)
     check_int("cluster.n_workers", cluster.n_workers, low=1)
     if Window.of(cluster.window) is None:
         raise ConfigError("cluster.window = null: expected size and slide")
@@ -179,7 +184,7 @@ def cluster_of(given: Any) -> Cluster:
 def runtime_of(given: Any) -> Runtime | Cooperative | OnRay:
     """The checked group ``runtime``; what cooperation needs is checked with the partitioner (`Job.build`)."""
     name = check_choice("runtime.name", given.get("name", Runtime.name), RUNTIMES)
-    runtime: Runtime | Cooperative | OnRay = _group(RUNTIMES[name], "runtime", given)
+    runtime: Runtime | Cooperative | OnRay = group_of(RUNTIMES[name], "runtime", given)
     if isinstance(runtime, Runtime):
         check_choice("runtime.view", runtime.view, VIEWS)
         check_choice("runtime.measure", runtime.measure, MEASURES)
@@ -195,7 +200,7 @@ def runtime_of(given: Any) -> Runtime | Cooperative | OnRay:
 
 def tracking_of(given: Any) -> Tracking:
     """The checked group ``tracking``."""
-    tracking: Tracking = _group(Tracking, "tracking", given)
+    tracking: Tracking = group_of(Tracking, "tracking", given)
     _check_flag("tracking.enabled", tracking.enabled)
     check_text("tracking.uri", tracking.uri, none=True)
     check_text("tracking.experiment", tracking.experiment)

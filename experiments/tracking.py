@@ -198,14 +198,13 @@ class Store:
             self.call(self.client.log_batch, run, metrics=metrics[low : low + BATCH])
         self.call(self.client.log_artifacts, run, str(folder))
 
-    def log_metrics(self, run: str | None, metrics: dict[str, float]) -> None:
-        """Record single numbers."""
+    def log_metrics(self, run: str | None, metrics: dict[str, float], step: int = 0) -> None:
+        """Record single numbers, in one call."""
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
-        self.call(
-            self.client.log_batch, run, metrics=[Metric(key, value, now, 0) for key, value in metrics.items()]
-        )
+        points = [Metric(key, value, now, step) for key, value in metrics.items()]
+        self.call(self.client.log_batch, run, metrics=points)
 
     def log_text(self, run: str | None, text: str, name: str) -> None:
         """Record a text as an artefact."""

@@ -14,17 +14,31 @@ WINDOWED = [name for name in partitioner_names() if "window" in partitioner_conf
 VARIANTS = {"dalton_share": "dalton"}
 
 
+@pytest.fixture
+def build(untrained):
+    """Make a partitioner; one that needs a policy gets one with random weights, for as many workers."""
+
+    def built(name, **given):
+        if "checkpoint" in partitioner_config(name)[1]:
+            given["checkpoint"] = untrained(
+                "batch" if name == "rllib_batch" else "stream", given["n_workers"]
+            )
+        return make(name, **given)
+
+    return built
+
+
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("name", partitioner_names())
-def test_contract(name, check):
-    CHECKS[check](lambda **given: make(name, **given))
+def test_contract(name, check, build):
+    CHECKS[check](lambda **given: build(name, **given))
 
 
 @pytest.mark.parametrize("window", [Window(5_000, 1_000), Window(50.0, 5.0, "time")], ids=["count", "time"])
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("name", WINDOWED)
-def test_contract_in_short_windows(name, check, window):
-    CHECKS[check](lambda **given: make(name, window=window, **given))
+def test_contract_in_short_windows(name, check, window, build):
+    CHECKS[check](lambda **given: build(name, window=window, **given))
 
 
 @pytest.mark.parametrize("name", partitioner_names())

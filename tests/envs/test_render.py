@@ -65,11 +65,11 @@ def test_a_micro_batch_shows_the_loads_and_its_most_frequent_key():
         _, info = env.reset(seed=1)
     hot = set()
     for at in range(9):
-        load = words.cluster.loads.load
+        load = words.batches.cluster.loads.load
         # Without a hot key, the first of the batch.
         hot.add(len(info["keys"]) > 0)
-        key = info["keys"][0] if info["keys"] else words.batch[0]
-        held = words.cluster.holders(key)
+        key = info["keys"][0] if info["keys"] else words.batches.batch[0]
+        held = words.batches.cluster.holders(key)
         assert words.render() == text(load, held, f"batch {at}, key {key}")
         np.testing.assert_array_equal(image.render(), picture(load, held))
         if at < 8:

@@ -27,7 +27,7 @@ VECTOR = {
         {
             "workload": {"name": "uniform", "n_keys": 1_000_000},
             "n_workers": 4,
-            "window": {"size": 1_000, "slide": 250},
+            "window": {"size": 4_000, "slide": 250},
             "max_tuples": CHUNK + 400,
         },
         CHUNK + 1_500,

@@ -15,7 +15,7 @@ from dalton import make, make_workload, simulate
 from dalton.experiments import drawing, plots
 from dalton.experiments.drawing import GREY, Style, colour_of, spread, style
 from dalton.experiments.records import Record, bound, interval
-from dalton.experiments.registry import partitioner_names
+from dalton.experiments.registry import ready_names
 
 SHIFTS = (1000, 2000)
 ONE = {
@@ -46,9 +46,9 @@ def few():
 
 @pytest.fixture(scope="module")
 def many():
-    names = partitioner_names()
+    names = ready_names()
     names += [f"variant {i}" for i in range(20 - len(names))]
-    base = {name: run(name if name in partitioner_names() else "pkg") for name in names}
+    base = {name: run(name if name in ready_names() else "pkg") for name in names}
     return [
         Record(name, r.workload, r.n_workers, 0, r.summary, r.slides, r.loads, r.shifts)
         for name, r in base.items()
