@@ -69,8 +69,8 @@ class RLlibPolicy(LoadAware):
     The decisions are those of the trained module in the environment: the same kernels follow the stream and
     make the observations, and the network's forward pass is one too. The worker is the one with the largest
     logit (PPO) or Q-value (DQN), a tie takes the first. All that is observed is relative to the window, so
-    that a policy may be used with another one than in training, but not with another number of workers. It was
-    trained on load in tuples, and takes no note of costs.
+    that a policy may be used with another one than in training, but not with another number of workers.
+    Having been trained on load in tuples, it takes no note of costs.
 
     Args:
         n_workers: Number of workers n, as in training.
