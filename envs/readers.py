@@ -181,7 +181,7 @@ class _Parquet(_Arrow):
         found = [path for path in self.path.glob("*.parquet") if path.name[0] not in "._"]
         if not found:
             raise ConfigError("the folder has no .parquet file")
-        return sorted(found, key=lambda path: [s.zfill(20) for s in re.split(r"(\d+)", path.name)])
+        return sorted(found, key=lambda path: re.sub(r"\d+", lambda number: number[0].zfill(20), path.name))
 
     def _schema(self) -> dict[str, Any]:
         self._groups: list[tuple[Path, int, int]] = []  # part, number within it, rows

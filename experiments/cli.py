@@ -18,6 +18,7 @@ from dalton import __version__
 from dalton.envs.errors import ConfigError
 from dalton.envs.workloads import WORKLOADS, Workload
 from dalton.experiments.registry import options, partitioner_config, partitioner_names
+from dalton.experiments.spark import spark
 
 
 class Program(click.Group):
@@ -49,6 +50,8 @@ def main() -> None:
     """Learned, skew-aware stream partitioning."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
 
+
+main.add_command(spark)
 
 KINDS = ("partitioners", "workloads", "experiments")
 

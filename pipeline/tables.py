@@ -36,17 +36,19 @@ class Table(NamedTuple):
     """A kind of file, and what is known of its columns."""
 
     kind: str
+    what: str
     columns: Columns = Columns()
     encoding: str = "UTF-8"
     key_type: str = "auto"
 
 
+VOTERS = Columns(key="zip_code", separator="\t")
 TABLES = {
-    "csv": Table("csv"),
-    "json": Table("json"),
-    "parquet": Table("parquet"),
-    # The voter registry of North Carolina (Dalton Table 2). A post code is no number: some begin with 0.
-    "voters": Table("csv", Columns(key="zip_code", separator="\t"), "ISO-8859-1", "string"),
+    "csv": Table("csv", "CSV with a header, by column."),
+    "json": Table("json", "JSON lines, by column, or by a.b inside a column."),
+    "parquet": Table("parquet", "Parquet, by column."),
+    # A post code is no number: some begin with 0.
+    "voters": Table("csv", "Voter registry of North Carolina (Dalton §5).", VOTERS, "ISO-8859-1", "string"),
 }
 
 

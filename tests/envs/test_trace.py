@@ -124,7 +124,7 @@ def test_a_folder_without_parts(path):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Rows 0 .. 599 in parts of several row groups, an empty one between them, and files that are no parts."""
+    """Rows 0 .. 599 in parts of several row groups, one of them empty, and files that are no parts."""
     folder = tmp_path / "stream"
     folder.mkdir()
     for number, low, high in ((9, 0, 250), (10, 250, 250), (99999, 250, 500), (100000, 500, 600)):
