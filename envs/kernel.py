@@ -65,9 +65,9 @@ def kernel(function: F) -> F:
 
     Decorates plain functions over arrays and scalars; the result is called like the original from
     Python and from other kernels, into which it is inlined (an array is seven arguments of machine code,
-    so a call costs more than most helpers). What is imported from a zip is not kept on disk. Kernels do not allocate, so numba's run time for that is off
+    so a call costs more than most helpers). Kernels do not allocate, so numba's run time for that is off
     (``_nrt``): with it, every array handed to a helper costs two reference counts, 9 ns. No fast-math: a
-    decision must not depend on the machine.
+    decision must not depend on the machine. Kernels imported from a zip are not kept on disk.
     """
     package = Path(function.__code__.co_filename).resolve().parent
     # numba reads the directory when the function is decorated. It sets the attribute at run time, where

@@ -65,7 +65,7 @@ class Gain(NamedTuple):
     pairs_per_key: float
     """Tasks that hold a key, on average: what has to be merged."""
     gain: float
-    """How many times fewer rows the busiest task has than Spark's hash partitioning is predicted to give it."""
+    """How many times fewer rows the busiest task has than is predicted of Spark's hash partitioning."""
 
 
 class Diagnosis(NamedTuple):

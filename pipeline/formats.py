@@ -58,8 +58,10 @@ def seconds(timestamp: Column) -> Column:
 
 def instant(text: Column) -> Column:
     """Seconds since 1970 of an ISO date or time; UTC if the text has no zone, null if it is no time."""
-    guesses = (F.concat(text, F.lit("Z")), F.concat(text, F.lit("T00:00:00Z")), text)
-    return F.coalesce(*(seconds(guess.try_cast("timestamp")) for guess in guesses))
+    guesses = [F.concat(text, F.lit(rest)) for rest in ("Z", ":00Z", "T00:00:00Z", "")]
+    times = F.coalesce(*(seconds(guess.try_cast("timestamp")) for guess in guesses))
+    # A time of day without a date would be one of today.
+    return F.when(text.rlike(r"^\s*[+-]?\d{4,6}-\d"), times)
 
 
 def instant_of(text: Column, pattern: str) -> Column:
