@@ -15,6 +15,7 @@ of the heaviest keys.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import operator
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
@@ -262,11 +264,11 @@ def sample_ranges(total: int, wanted: int, seed: int) -> list[tuple[int, int]]:
     wanted = min(wanted, total)
     rng = np.random.default_rng(seed)
     edges = [total * i // TENTHS for i in range(TENTHS + 1)]
-    sizes = np.diff([wanted * i // TENTHS for i in range(TENTHS + 1)])
     ranges = []
-    for low, high, size in zip(edges, edges[1:], sizes.tolist(), strict=False):
-        start = low + int(rng.integers(max(0, high - low - size) + 1))
-        ranges.append((start, min(high, start + size)))
+    for low, high in itertools.pairwise(edges):
+        size = wanted * high // total - wanted * low // total
+        start = low + int(rng.integers(high - low - size + 1))
+        ranges.append((start, start + size))
     return [(low, high) for low, high in ranges if high > low]
 
 
@@ -281,6 +283,7 @@ def _readable(places: list[str]) -> Iterator[None]:
     """Turn what Spark says of an input that it cannot read into one line."""
     try:
         yield
-    except PySparkException as error:
-        reason = str(error).strip().splitlines()[0]
+    except (PySparkException, Py4JJavaError) as error:
+        said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
+        reason = said.strip().splitlines()[0]
         raise ConfigError(f"input = {', '.join(places)}: cannot be read ({reason})") from error
