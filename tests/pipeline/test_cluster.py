@@ -18,6 +18,9 @@ import pytest
 from dalton.envs.workloads import make_workload
 from dalton.pipeline.package import package
 
+# Six JVMs start here, which takes long on a machine that has other work.
+pytestmark = pytest.mark.timeout(600)
+
 SMALL = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
@@ -134,7 +137,7 @@ def test_jobs_run_on_a_cluster(cluster, bare, tmp_path, way):
         cwd=tmp_path,
         capture_output=True,
         encoding="utf-8",
-        timeout=200,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     statistics, found, homes, executors = json.loads(done.stdout)
