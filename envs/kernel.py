@@ -67,7 +67,7 @@ def kernel(function: F) -> F:
     Python and from other kernels, into which it is inlined (an array is seven arguments of machine code,
     so a call costs more than most helpers). Kernels do not allocate, so numba's run time for that is off
     (``_nrt``): with it, every array handed to a helper costs two reference counts, 9 ns. No fast-math: a
-    decision must not depend on the machine.
+    decision must not depend on the machine. Kernels imported from a zip are not kept on disk.
     """
     package = Path(function.__code__.co_filename).resolve().parent
     # numba reads the directory when the function is decorated. It sets the attribute at run time, where
@@ -77,7 +77,9 @@ def kernel(function: F) -> F:
     settings.CACHE_DIR = str(_cache_root() / _source_key(package))
     options: dict[str, Any] = {"error_model": "numpy", "forceinline": True, "_nrt": False}
     try:
-        return cast(F, numba.njit(cache=True, nogil=True, **options)(function))
+        # A zip has a name of its own in every Spark session: it would never be found again.
+        kept = package.is_dir()
+        return cast(F, numba.njit(cache=kept, nogil=True, **options)(function))
     finally:
         settings.CACHE_DIR = before
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import operator
 import os
+import re
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -122,7 +125,7 @@ class _Arrow(TraceFile):
             _pyarrow()
         except ImportError:
             raise ConfigError(f'{path.suffix} files need pyarrow: pip install "dalton[data]"') from None
-        if not path.stat().st_size:
+        if path.is_file() and not path.stat().st_size:
             raise ConfigError("the file is empty, expected at least one row")
         super().__init__(path, key)
 
@@ -162,25 +165,50 @@ def _numpy(column: Any) -> NDArray[Any]:
 
 
 class _Parquet(_Arrow):
-    """A .parquet, read by row groups."""
+    """A .parquet, read by row groups, or a folder of them: one after the other in the order of their names.
 
-    def _file(self) -> Any:
+    Such folders are what Spark writes. Numbers in names count as numbers, so that part 100000 follows part
+    99999; names that begin with a point or an underscore are not parts.
+    """
+
+    def _open(self, path: Path) -> Any:
         # Buffering ahead would keep every row group read so far.
-        return _pyarrow().parquet.ParquetFile(self.path, pre_buffer=False)
+        return _pyarrow().parquet.ParquetFile(path, pre_buffer=False)
+
+    def _parts(self) -> list[Path]:
+        if not self.path.is_dir():
+            return [self.path]
+        found = [path for path in self.path.glob("*.parquet") if path.name[0] not in "._"]
+        if not found:
+            raise ConfigError("the folder has no .parquet file")
+        return sorted(found, key=lambda path: re.sub(r"\d+", lambda number: number[0].zfill(20), path.name))
 
     def _schema(self) -> dict[str, Any]:
-        with self._file() as file:
-            self.rows = file.metadata.num_rows
-            return {field.name: field.type for field in file.schema_arrow}
+        self._groups: list[tuple[Path, int, int]] = []  # part, number within it, rows
+        schema: dict[str, Any] = {}
+        for path in self._parts():
+            with self._open(path) as file:
+                found = {field.name: field.type for field in file.schema_arrow}
+                groups = range(file.num_row_groups)
+                self._groups += [(path, group, file.metadata.row_group(group).num_rows) for group in groups]
+            if schema and found != schema:
+                raise ConfigError(f"{path.name} has other columns than the parts before it")
+            schema = found
+        self.rows = sum(rows for _, _, rows in self._groups)
+        return schema
 
     def pieces(self, role: str, start: int, check: bool = False) -> Iterator[NDArray[Any]]:
-        with self._file() as file:
-            group = 0
-            while group < file.num_row_groups and start >= (rows := file.metadata.row_group(group).num_rows):
-                group, start = group + 1, start - rows
-            groups = range(group, file.num_row_groups)
-            batches = file.iter_batches(PIECE // 4, groups, [self.columns[role]], use_threads=False)
-            yield from self._arrays(role, batches, start, check)
+        first = 0
+        while first < len(self._groups) and start >= (rows := self._groups[first][2]):
+            first, start = first + 1, start - rows
+        yield from self._arrays(role, self._batches(role, first), start, check)
+
+    def _batches(self, role: str, first: int) -> Iterator[Any]:
+        """Batches of a column from row group ``first`` on, of all that there are."""
+        for path, groups in itertools.groupby(self._groups[first:], key=operator.itemgetter(0)):
+            numbers = [number for _, number, _ in groups]
+            with self._open(path) as file:
+                yield from file.iter_batches(PIECE // 4, numbers, [self.columns[role]], use_threads=False)
 
 
 class _Csv(_Arrow):

@@ -32,8 +32,9 @@ class Trace(Workload):
     before it, except for a .parquet, which skips whole row groups.
 
     Args:
-        path: File ending in .npz (one-dimensional arrays), .parquet or .csv (both need pyarrow). The keys
-            of a .csv are integers if all of them are, otherwise strings.
+        path: File ending in .npz (one-dimensional arrays), .parquet or .csv (both need pyarrow), or a folder
+            of .parquet files, which are read in the order of their names. The keys of a .csv are integers
+            if all of them are, otherwise strings.
         n_tuples: Use only the first rows; None for all.
         key: Name of the key column.
         seed: Seed of ``poisson`` arrivals; the keys do not depend on it.
@@ -75,8 +76,9 @@ class Trace(Workload):
     ) -> None:
         limit = None if n_tuples is None else check_int("n_tuples", n_tuples, low=1, high=MAX_TUPLES)
         self.path, self.key = str(path), str(key)
-        kind = check_choice("trace format", Path(path).suffix.lower(), FORMATS)
-        if not Path(path).is_file():
+        folder = Path(path).is_dir()
+        kind = ".parquet" if folder else check_choice("trace format", Path(path).suffix.lower(), FORMATS)
+        if not folder and not Path(path).is_file():
             raise ConfigError(f"trace {path}: no such file")
         with _readable(self.path):
             self._file = FORMATS[kind](Path(path), self.key)
@@ -188,7 +190,8 @@ def _readable(path: str) -> Iterator[None]:
         raise ConfigError(f"trace {path}: {error}") from None
     except Exception as error:  # a damaged file can raise nearly anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"trace {path}: cannot be read as {Path(path).suffix} ({reason})") from error
+        kind = "a folder of .parquet files" if Path(path).is_dir() else Path(path).suffix
+        raise ConfigError(f"trace {path}: cannot be read as {kind} ({reason})") from error
 
 
 class _Cursor:

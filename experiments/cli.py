@@ -17,6 +17,7 @@ from dalton.envs.errors import ConfigError
 from dalton.envs.workloads import WORKLOADS, Workload
 from dalton.experiments.papers import experiment_of, experiments, figures
 from dalton.experiments.registry import partitioner_config, partitioner_names, ready_names
+from dalton.experiments.spark import spark
 
 
 class Program(click.Group):
@@ -48,6 +49,8 @@ def main() -> None:
     """Learned, skew-aware stream partitioning."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
 
+
+main.add_command(spark)
 
 KINDS = ("partitioners", "workloads", "experiments")
 

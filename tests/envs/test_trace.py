@@ -117,9 +117,55 @@ def test_missing_file(path):
     fails(path, str(path), "no such file")
 
 
-def test_a_folder_is_no_file(path):
+def test_a_folder_without_parts(path):
     path.mkdir()
-    fails(path, "no such file")
+    fails(path, "the folder has no .parquet file")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Rows 0 .. 599 in parts of several row groups, one of them empty, and files that are no parts."""
+    folder = tmp_path / "stream"
+    folder.mkdir()
+    for number, low, high in ((9, 0, 250), (10, 250, 250), (99999, 250, 500), (100000, 500, 600)):
+        rows = np.arange(low, high)
+        path = folder / f"part-{number:05d}-3f.snappy.parquet"
+        save(path, row_group_size=100, key=rows * 7, time=rows / 4, cost=rows % 3 * 1.0)
+    save(folder / "_draft.parquet", key=[1])
+    (folder / "_SUCCESS").touch()
+    (folder / ".part-00009-3f.snappy.parquet.crc").write_bytes(b"crc")
+    return folder
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 10_000])
+def test_a_folder_is_replayed_part_after_part(folder, small_pieces, size):
+    workload = make_workload("trace", path=str(folder))
+    assert workload.n_tuples == 600
+    chunks = list(workload.chunks(size))
+    assert np.array_equal(np.concatenate([chunk.keys for chunk in chunks]), np.arange(600) * 7)
+    assert np.array_equal(np.concatenate([chunk.times for chunk in chunks]), np.arange(600) / 4)
+    assert np.array_equal(np.concatenate([chunk.costs for chunk in chunks]), np.arange(600) % 3)
+
+
+@pytest.mark.parametrize("start", [0, 99, 100, 249, 250, 251, 499, 500, 599])
+def test_a_folder_starts_anywhere(folder, start):
+    file = readers.FORMATS[".parquet"](folder, "key")
+    assert np.concatenate(list(file.pieces("key", start))).tolist() == [7 * i for i in range(start, 600)]
+
+
+def test_time_may_not_fall_from_part_to_part(folder):
+    save(folder / "part-100001-3f.parquet", key=[1], time=[0.0], cost=[1.0])
+    fails(folder, "time decreases in row 600")
+
+
+def test_parts_have_the_same_columns(folder):
+    save(folder / "part-00011-3f.parquet", key=[1], cost=[1.0])
+    fails(folder, "part-00011-3f.parquet has other columns than the parts before it")
+
+
+def test_a_damaged_part(folder):
+    (folder / "part-00011-3f.parquet").write_bytes(b"PAR1")
+    fails(folder, str(folder), "cannot be read as a folder of .parquet files")
 
 
 def test_unknown_format(tmp_path):
