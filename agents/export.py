@@ -70,6 +70,9 @@ class Policy:
     arrays: Arrays = field(repr=False)
     """The agent's state."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "split", check_split(self.split, self.n_workers))
+
     @classmethod
     def of(cls, agent: Dalton, *, sliver: float = SLIVER) -> Policy:
         """The policy of an agent as it is now.
@@ -195,7 +198,6 @@ class Policy:
             raise ConfigError(f"kind = {shown(meta['kind'])}: expected one of {', '.join(KINDS)}")
         state = {name.removeprefix("state."): a for name, a in arrays.items() if name.startswith("state.")}
         policy = cls(n, meta["seed"], split, meta["kind"], meta["params"], meta["scalars"], state)
-        check_split(split, n)
         policy.agent()
         return policy
 
@@ -220,7 +222,7 @@ def spread(agent: Dalton, sliver: float) -> dict[int, dict[int, float]]:
         if len(chosen) > 1 or chosen[0] != t.home[row]:
             total = weights[chosen].sum()
             split[int(t.keys[row])] = {int(w): float(weights[w] / total) for w in chosen}
-    return check_split(split, n)
+    return split
 
 
 def _arrays(owner: Any, path: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
