@@ -1,34 +1,33 @@
-"""What routing costs in Spark: frozen beside Spark's own repartition, adaptive in rows per second and core."""
+"""What routing costs in Spark, beside Spark's own repartition."""
 
 from __future__ import annotations
 
 import functools
 import tempfile
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from dalton.agents.dalton import Dalton
 from dalton.agents.export import Policy
 from dalton.envs.workloads import make_workload
 from dalton.experiments.benchmark import fastest
 from dalton.experiments.registry import make
 from dalton.pipeline.session import spark_session
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 CORES = 2
 
 
-def _drain(df: DataFrame) -> None:
+def _drain(df: Any) -> None:
     df.write.format("noop").mode("overwrite").save()
 
 
 def policy(n_workers: int, exponent: float) -> Policy:
     """Of an agent that has learned 200,000 tuples."""
     agent = make("dalton_share", n_workers=n_workers)
+    assert isinstance(agent, Dalton)
     stream = make_workload("zipf", n_tuples=200_000, n_keys=100_000, exponent=exponent)
     for chunk in stream.chunks():
         agent.route(chunk.keys)
@@ -53,7 +52,7 @@ def run(n_rows: int = 4_000_000, n_workers: int = 16, exponent: float = 1.5, rep
                 frame.to_parquet(f"{folder}/{i}.parquet", index=False)
             df = spark.read.parquet(folder)
             frozen = functools.partial(place, df, "key", learned, column="worker", mode="frozen")
-            plans: dict[str, Callable[[], DataFrame]] = {
+            plans: dict[str, Callable[[], Any]] = {
                 "scan": lambda: df,
                 "repartition(n, key)": lambda: df.repartition(n_workers, "key"),
                 "frozen: route and place": lambda: frozen(order="auto"),

@@ -94,14 +94,15 @@ def log_policy(
                 pip_requirements=[f"dalton[tracking]=={__version__}"],
                 metadata={"n_workers": policy.n_workers, "policy_version": policy.version},
             )
-    if model is None:
-        return f"runs:/{run}/{ARTIFACT}"
-    with contextlib.suppress(Exception):  # it is there already
-        store.client.create_registered_model(model)
-    made = store.client.create_model_version(model, info.model_uri, run, model_id=info.model_id)
-    if alias is None:
-        return f"models:/{model}/{made.version}"
-    store.client.set_registered_model_alias(model, alias, made.version)
+        if model is None:
+            return f"runs:/{run}/{ARTIFACT}"
+        client = store.client
+        if not client.search_registered_models(filter_string=f"name = '{model}'"):
+            client.create_registered_model(model)
+        made = client.create_model_version(model, info.model_uri, run, model_id=info.model_id)
+        if alias is None:
+            return f"models:/{model}/{made.version}"
+        client.set_registered_model_alias(model, alias, made.version)
     return f"models:/{model}@{alias}"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from mlflow.models import set_model
-from mlflow.pyfunc import PythonModel, PythonModelContext
+from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 from dalton.agents.export import Policy
 
