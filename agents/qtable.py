@@ -50,6 +50,8 @@ class QTable(NamedTuple):
     """``(R, W/s)`` workers whose stamp is of that slide, by slide mod W/s."""
     fragments: NDArray[np.int64]
     """``(R,)`` ||X_w(k)||: workers with a stamp in the window."""
+    sent: NDArray[np.float64]
+    """``(R, n)`` tuples sent to each worker since the key became hot, `faded` up to the stamp's slide."""
     spare: NDArray[np.int64]
     """``(R + 1,)`` the number of free rows, and which."""
 
@@ -72,6 +74,7 @@ def qtable(n: int, slides: int, rows: int = 16) -> QTable:
         stamps=np.full((rows, n), NEVER, np.int32),
         ages=np.zeros((rows, slides), np.int32),
         fragments=np.zeros(rows, np.int64),
+        sent=np.zeros((rows, n)),
         spare=np.concatenate([[rows], np.arange(rows)[::-1]]),
     )
 
@@ -120,6 +123,7 @@ def take_row(t: Any, key: Any, home: Any) -> Any:
     t.fragments[row] = 0
     for w in range(t.stamps.shape[1]):
         t.stamps[row, w] = NEVER
+        t.sent[row, w] = 0.0
     for slide in range(t.ages.shape[1]):
         t.ages[row, slide] = 0
     return row
@@ -139,6 +143,7 @@ def forget_values(t: Any, row: Any, initial: Any) -> None:
     """Set every value of the row to ``initial``."""
     for j in range(t.q.shape[1]):
         t.q[row, j] = initial
+        t.sent[row, j] = 0.0
     t.visits[row] = 0
     t.best[row] = 0
     t.bound[row] = initial
@@ -176,18 +181,36 @@ def set_value(t: Any, row: Any, action: Any, value: Any) -> None:
 
 
 @kernel
+def faded(slides: Any, age: Any) -> Any:
+    """What a tuple counts ``age`` slides later, (S / (S + 1))^age: on average those of S = W/s slides count.
+
+    Unlike the counts of a window these cost no ring, and are not empty when a slide begins.
+    """
+    return (slides / (slides + 1.0)) ** np.float64(age)
+
+
+@kernel
 def stamp(t: Any, row: Any, worker: Any, slide: Any, oldest: Any) -> None:
     """Record that the row's key went to ``worker`` in ``slide``; the window holds slides after ``oldest``."""
     old = t.stamps[row, worker]
     if old == slide:
+        t.sent[row, worker] += 1.0
         return
     slides = t.ages.shape[1]
+    t.sent[row, worker] = 1.0 + t.sent[row, worker] * faded(slides, slide - old)
     if old > oldest:
         t.ages[row, old % slides] -= 1
     else:
         t.fragments[row] += 1
     t.ages[row, slide % slides] += 1
     t.stamps[row, worker] = slide
+
+
+@kernel
+def lately(t: Any, row: Any, slide: Any, out: Any) -> None:
+    """Tuples of the row's key sent to each worker as they count in ``slide``, shape ``(n,)``."""
+    for w in range(len(out)):
+        out[w] = t.sent[row, w] * faded(t.ages.shape[1], slide - t.stamps[row, w])
 
 
 @kernel

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dalton.envs.window import Window
     from dalton.envs.workloads import make_workload
     from dalton.experiments import make
+    from dalton.experiments.models import load_policy
 
 __version__ = "0.1.0"
 
@@ -20,11 +21,12 @@ __version__ = "0.1.0"
 # with `python -m`, it shadows the installed package, whose sub-packages must be found all the same.
 __path__ = extend_path(__path__, __name__)
 
-__all__ = ["Partitioner", "Window", "__version__", "make", "make_workload", "simulate"]
+__all__ = ["Partitioner", "Window", "__version__", "load_policy", "make", "make_workload", "simulate"]
 
 _HOMES = {
     "Partitioner": "dalton.envs.contract",
     "Window": "dalton.envs.window",
+    "load_policy": "dalton.experiments.models",
     "make": "dalton.experiments",
     "make_workload": "dalton.envs.workloads",
     "simulate": "dalton.envs.simulate",

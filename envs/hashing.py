@@ -65,10 +65,19 @@ def _string_id(key: str | bytes) -> int:
     return unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned
 
 
+def literal(seed: int, index: int = 0) -> int:
+    """The int32 s of hash function ``index`` of partitioner seed ``seed``, for ``hash(lit(s), id)``."""
+    return (65536 * seed + index + 2**31) % 2**32 - 2**31
+
+
+def composed(value: int, seed: int = SPARK_SEED) -> np.uint32:
+    """murmur3_32 of an int32: the seed with which Spark SQL's ``hash`` goes on to the next column."""
+    return np.uint32(mmh3.hash(value.to_bytes(4, "little", signed=True), seed, signed=False))
+
+
 def member(seed: int, index: int = 0) -> np.uint32:
     """The composed murmur3 seed of hash function ``index`` of partitioner seed ``seed``."""
-    s = (65536 * seed + index + 2**31) % 2**32 - 2**31
-    return np.uint32(mmh3.hash(s.to_bytes(4, "little", signed=True), SPARK_SEED, signed=False))
+    return composed(literal(seed, index))
 
 
 def family(seed: int, count: int) -> NDArray[np.uint32]:

@@ -134,6 +134,26 @@ def run(arguments: list[str], config_name: str = "config") -> None:
             Sweeping.store = Sweeping.run = None
 
 
+def composed(arguments: list[str]) -> tuple[Params, str]:
+    """The settings that overrides of `dalton run` give, and the name of the partitioner."""
+    _check_once(arguments)
+    try:
+        with initialize_config_module("dalton.conf", version_base="1.3"):
+            config = compose("config", overrides=arguments, return_hydra_config=True)
+        partitioner = str(config.hydra.runtime.choices["partitioner"])
+        keys = [*GROUPS, *_own_keys()]
+        for key in config:
+            check_choice("key", key, [*keys, "hydra"])
+        plain = {
+            key: OmegaConf.to_container(config[key], resolve=True, throw_on_missing=True)
+            for key in GROUPS
+            if key in config and isinstance(config[key], DictConfig)
+        }
+        return {**{key: config[key] for key in _own_keys()}, **plain}, partitioner
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_explained(error, arguments, "config")) from None
+
+
 def _interrupt(number: int, frame: object) -> None:
     """Interrupt, and again if that is lost: what is raised in a clean-up, Python ignores."""
     signal.signal(signal.SIGALRM, _interrupt)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import logging
+import shutil
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -134,6 +136,10 @@ def bench(
         benchmark.tracking(repeat=repeat)
     if not only:
         benchmark.on_ray(repeat=repeat)
+    if not only and importlib.util.find_spec("pyspark") and shutil.which("java"):
+        from dalton.experiments import benchmark_spark
+
+        benchmark_spark.run(repeat=repeat)
 
 
 HYDRA = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
@@ -206,6 +212,31 @@ def _application(overrides: tuple[str, ...], config: str) -> None:
     except ImportError as error:
         raise ConfigError(f"{error.name} is not installed: pip install dalton[tracking]") from None
     app.run(list(overrides), config)
+
+
+@main.command(context_settings={"ignore_unknown_options": True})
+@click.option("--output", default="policy.dalton", show_default=True, help="The file to write.")
+@click.option("--run", default=None, help="Train as this finished run did, instead of by OVERRIDES.")
+@click.option("--model", default=None, help="Register the model under this name.")
+@click.option("--alias", default=None, help="Give the new version of the model this alias.")
+@click.argument("overrides", nargs=-1, type=click.UNPROCESSED)
+def export(
+    output: str, run: str | None, model: str | None, alias: str | None, overrides: tuple[str, ...]
+) -> None:
+    """Train Dalton on a workload and write its policy, for use in Spark jobs.
+
+    OVERRIDES as in `dalton run`, e.g. workload=trace workload.path=sample.parquet cluster.n_workers=16
+    partitioner=dalton_share; tracking=none logs no model.
+    """
+    try:
+        from dalton.experiments import app, models, tracking
+        from dalton.experiments.settings import single, tracking_of
+    except ImportError as error:
+        raise ConfigError(f"{error.name} is not installed: pip install dalton[tracking]") from None
+    settings, partitioner = app.composed(list(overrides))
+    where = tracking_of(settings["tracking"])
+    job = models.recorded_job(tracking.Store(where), run) if run else single(settings, partitioner)
+    models.export(job, Path(output), where, model=model, alias=alias)
 
 
 @main.command()
