@@ -111,6 +111,8 @@ class Policy:
     def agent(self, task: int = 0) -> Dalton:
         """The agent, going on from where it was; tasks other than 0 draw other random numbers."""
         agent = KINDS[self.kind](**self.params)
+        if "pace" in self.arrays:
+            agent.measure("time", TICKS / self.arrays["pace"])
         _restore(agent, self.arrays)
         for name, value in self.scalars.items():
             setattr(agent, name, value)
@@ -254,6 +256,8 @@ def _restore(agent: Dalton, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _filled(value: Any, path: str, arrays: Mapping[str, NDArray[Any]]) -> Any:
+    if value is None:
+        return None
     if isinstance(value, np.ndarray):
         return np.array(arrays[path])
     return type(value)(*(_filled(getattr(value, name), f"{path}.{name}", arrays) for name in value._fields))

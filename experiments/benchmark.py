@@ -195,19 +195,17 @@ def on_ray(n_tuples: int = 20_000_000, repeat: int = 3) -> None:
 
     warm_up({"n_workers": n, "window": DEFAULT_WINDOW})
     bare()
-    alone: list[float] = []
-    single: list[float] = []
-    double: list[float] = []
+    found: dict[int, list[float]] = {0: [], 1: [], 2: []}
     with connected() as ray, progress("Ray", 3 * repeat, "measurements") as advance:
         # In turn, so that what else the machine does falls on all of them.
         for _ in range(repeat):
-            for found, measure in ((alone, bare), (single, 1), (double, 2)):
-                found.append(measure() if callable(measure) else together(ray, measure))
+            for sources, rates in found.items():
+                rates.append(together(ray, sources) if sources else bare())
                 advance(1)
-    rates = {"bare": max(alone), "one": max(single), "two": max(double)}
+    without, one, two = (max(rates) for rates in found.values())
     Console().print(
-        f"Ray: one partitioner {rates['one'] / 1e6:.1f}M tuples/s ({rates['one'] / rates['bare']:.0%} of the "
-        f"same without Ray), two {rates['two'] / 1e6:.1f}M ({rates['two'] / rates['one']:.2f}x one)"
+        f"Ray: one partitioner {one / 1e6:.1f}M tuples/s ({one / without:.0%} of the same without Ray), "
+        f"two {two / 1e6:.1f}M ({two / one:.2f}x one)"
     )
 
 

@@ -141,7 +141,7 @@ class Lossy(Reducer):
             self.lost = True
             await asyncio.Event().wait()
         if (message.round, message.sender) == (6, 0):
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.35)
         return await super().sync(message)
 
 
@@ -157,7 +157,7 @@ def test_a_lost_and_a_late_message_are_survived_and_told(ray):
     silent = [number for number, about in one.rounds.items() if about.silent]
     assert 3 in silent
     assert 6 in silent
-    assert max(one.rounds) > max(silent)
+    assert max(one.rounds) > 10
 
 
 def test_without_sync_nobody_asks(ray):
