@@ -242,7 +242,10 @@ WRONG = {
     "discount": ({"algorithm": {**PPO, "gamma": 2}}, "algorithm.gamma = 2: expected a number from 0 to 1"),
     "no layers": ({"algorithm": {**PPO, "hidden": []}}, "algorithm.hidden = []: expected a list"),
     "a layer": ({"algorithm": {**PPO, "hidden": [0]}}, "algorithm.hidden = 0: expected a whole number >= 1"),
-    "batch": ({"algorithm": {**PPO, "batch": 9000}}, "algorithm.batch = 9000: expected algorithm.steps"),
+    "batch": (
+        {"algorithm": {**PPO, "batch": 9000}},
+        "algorithm.batch = 9000: expected at most algorithm.steps",
+    ),
     "copies": ({"copies": 0}, "training.copies = 0: expected a whole number >= 1"),
 }
 

@@ -162,9 +162,11 @@ def test_a_search_with_tune_is_a_parent_with_trials(place):
     assert parent.data.tags["kind"] == "search"
     assert sorted(run.info.run_name for run in children) == ["trial 0", "trial 1"]
     assert {run.info.status for run in (parent, *children)} == {"FINISHED"}
-    best = max(children, key=lambda run: run.data.metrics["reward"])
-    assert parent.data.metrics["reward"] == best.data.metrics["reward"]
-    assert parent.data.params["best.gamma"] == best.data.params["gamma"]
+    # After one iteration rewards are those of untrained policies: several may be the best.
+    most = max(run.data.metrics["reward"] for run in children)
+    assert parent.data.metrics["reward"] == most
+    best = [run.data.params["gamma"] for run in children if run.data.metrics["reward"] == most]
+    assert parent.data.params["best.gamma"] in best
     (folder,) = place.folder.glob("outputs/*/*/policy")
     assert read_policy(folder).n_workers == 4
     assert "Best of 2 trials" in done.out
