@@ -36,7 +36,7 @@ from dalton.agents.split_table import SplitTable, check_split
 from dalton.agents.statistics import GIVEN, KIND
 from dalton.envs.errors import ConfigError, check_int, check_real, shown
 from dalton.envs.hotness import LEAST, NUMBER
-from dalton.envs.window import BASE, SLIDE
+from dalton.envs.window import BASE, SLIDE, TICKS
 
 MAGIC, VERSION = b"DALTON\0\0", 1
 HEADER = struct.Struct("<8sI32s")

@@ -73,6 +73,8 @@ class Member(Dalton):
 
     def _reset(self) -> None:
         super()._reset()
+        # Members have one policy; with one sequence of draws too, all would explore the same worker at once.
+        self.random += np.uint64(self.member * 0x9E3779B97F4A7C15 % 2**64)
         self.rule[PAUSE] = 1.0
         self.buffer = buffer(FIRST_BUFFER)
         self.round = 0
