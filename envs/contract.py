@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dalton.envs.cluster import MAX_WORKERS, Fragments, fragments, grown
 from dalton.envs.errors import ConfigError, check_int, shown
+from dalton.envs.servers import Step
 from dalton.envs.window import (
     HEAD,
     LENGTH,
@@ -50,6 +52,8 @@ class Partitioner(ABC):
     """What must be seen before deciding: nothing, the whole batch, or the stream's key counts (`prepare`)."""
     pace: Costs | None = None
     """What a second of cost adds to a worker's load, shape ``(n,)``; None where load counts tuples."""
+    employed: tuple[Costs, tuple[Step, ...]] | None = None
+    """Capacities and their changes, where `employ` was told and the scheme wants to know."""
 
     def __init__(self, *, n_workers: int, seed: int = 0) -> None:
         self.n_workers = check_int("n_workers", n_workers, low=1, high=MAX_WORKERS)
@@ -83,6 +87,14 @@ class Partitioner(ABC):
         if not np.array_equal(pace, self.pace):  # type: ignore[arg-type] # None is an array of an object
             self.pace = pace
             self.reset()
+
+    def employ(self, capacity: ArrayLike | None = None, schedule: Sequence[Step] = ()) -> None:  # noqa: B027 (as probe)
+        """Say how fast the workers execute tuples; only those whose workers measure and report listen.
+
+        Args:
+            capacity: Capacities of the workers at the start, shape ``(n,)``; 1 if None.
+            schedule: Changes of them: (seconds, worker, capacity).
+        """
 
     def route(
         self, keys: ArrayLike, times: ArrayLike | None = None, costs: ArrayLike | None = None
