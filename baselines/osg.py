@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dalton.baselines.executing import Executing, Floats, Ints
 from dalton.envs.contract import BLOCK, Costs, Keys, Times, Workers
-from dalton.envs.errors import check_int, check_real
+from dalton.envs.errors import ConfigError, check_int, check_real, shown
 from dalton.envs.hashing import candidates, family
 from dalton.envs.kernel import kernel
 from dalton.envs.servers import execute
@@ -22,48 +22,49 @@ PHASES = ("ROUND ROBIN", "SEND ALL", "WAIT ALL", "RUN")
 MATRICES, REQUESTS, REPLIES = range(3)
 PHASE, TURN, EPOCH, REPLIED = range(4)
 COUNT, TIME = range(2)
+DONE, TOOK, CLAIM, ASKED = range(4)
+FIRST, LAST = range(2)
 ROOM = 64
+u = np.uint64
+"""Of an index: signed ones may count from the end, which costs a choice each."""
 
 
 class Queued(NamedTuple):
     """Tuples sent and not yet executed: a ring of Q places for every instance, Q a power of two."""
 
-    done: Floats
-    """``(k, Q)`` when the tuple is executed; -inf without a clock."""
-    took: Floats
-    """``(k, Q)`` w_{t,op}, the time it takes."""
+    tuples: Floats
+    """``(k, Q, 4)`` when the tuple is done (-inf without a clock), w_{t,op}, and of a synchronisation request
+    that it carries the scheduler's C^[op] (NaN if none) and the epoch."""
     cells: NDArray[np.int32]
-    """``(k, Q, r)`` its columns h_1(t) ... h_r(t)."""
-    claim: Floats
-    """``(k, Q)`` the scheduler's C^[op], if the tuple carries a synchronisation request; else NaN."""
-    epoch: Ints
-    """``(k, Q)`` epoch of that request."""
+    """``(k, Q, r)`` its cells (see `Instances`)."""
     ends: Ints
     """``(2, k)`` tuples ever executed, and ever sent: the place of tuple j is j mod Q."""
     due: Floats
-    """``(k,)`` when the next one is executed; inf if there is none."""
+    """``(k,)`` when the next one is done; inf if there is none."""
 
 
 class Instances(NamedTuple):
     """What the k operator instances keep (OSG Listing 3.1, Fig. 2)."""
 
     sketch: Floats
-    """``(k, r, c, 2)`` the count-min matrices F and W, cell by cell."""
+    """``(k, r c, 2)`` the count-min matrices F and W; cell c i + h_i(t) is that of tuple t in row i."""
     snapshot: Floats
-    """``(k, r, c)`` S, the ratios W/F when last looked at; 0 where F is."""
+    """``(k, r c)`` S, the ratios W/F when last looked at; 0 where F is."""
     state: Ints
     """``(k,)`` START or STABILIZING."""
     executed: Ints
     """``(k,)`` tuples since the last look, of N."""
     total: Floats
-    """``(k,)`` C_op, cumulated execution time."""
+    """``(k,)`` cumulated execution time."""
+    began: Floats
+    """When the first tuple came; NaN before."""
 
 
 class Scheduler(NamedTuple):
     """What the scheduler keeps (OSG Listing 3.2, Fig. 3)."""
 
     known: Floats
-    """``(k, r, c, 2)`` F and W/F as last received."""
+    """``(k, r c, 2)`` F and W/F as last received."""
     heard: Ints
     """``(k,)`` whether they were ever received."""
     estimate: Floats
@@ -76,42 +77,48 @@ class Scheduler(NamedTuple):
     """Pairs of matrices, piggy-backed requests and replies, so far."""
 
 
+class Rule(NamedTuple):
+    """The parameters that kernels need."""
+
+    columns: int
+    period: int
+    tolerance: float
+    count_idle: bool
+
+
 @kernel
 def _look(o: Any, op: Any, tolerance: Any) -> Any:
     """Compare W/F with the snapshot (OSG Eq. 1) and replace it; returns whether they are stable."""
     sketch, snapshot = o.sketch, o.snapshot
     change, whole = 0.0, 0.0
-    _, r, c, _ = sketch.shape
-    for i in range(r):
-        for j in range(c):
-            count = sketch[op, i, j, COUNT]
-            ratio = sketch[op, i, j, TIME] / count if count > 0.0 else 0.0
-            change += abs(snapshot[op, i, j] - ratio)
-            whole += snapshot[op, i, j]
-            snapshot[op, i, j] = ratio
+    for cell in range(snapshot.shape[1]):
+        count = sketch[op, cell, COUNT]
+        ratio = sketch[op, cell, TIME] / count if count > 0.0 else 0.0
+        change += abs(snapshot[op, cell] - ratio)
+        whole += snapshot[op, cell]
+        snapshot[op, cell] = ratio
     return change <= tolerance * whole
 
 
 @kernel
-def _send(o: Any, s: Any, op: Any) -> None:
-    """Instance ``op`` sends F and W to the scheduler and begins anew (OSG Fig. 2.C, 3.A, 3.B, 3.F)."""
+def _send(o: Any, s: Any, op: Any, columns: Any) -> None:
+    """Instance ``op`` sends F and W to the scheduler and begins anew (OSG Figs. 2.C, 3.A, 3.B, 3.F)."""
     sketch, known, mode = o.sketch, s.known, s.mode
-    k, r, c, _ = sketch.shape
     count, time = 0.0, 0.0
-    for j in range(c):
-        count += sketch[op, 0, j, COUNT]
-        time += sketch[op, 0, j, TIME]
-    for i in range(r):
-        for j in range(c):
-            seen = sketch[op, i, j, COUNT]
-            known[op, i, j, COUNT] = seen
-            known[op, i, j, TIME] = sketch[op, i, j, TIME] / seen if seen > 0.0 else time / count
-            sketch[op, i, j, COUNT] = 0.0
-            sketch[op, i, j, TIME] = 0.0
-    s.heard[op] = 1
+    for cell in range(columns):
+        count += sketch[op, cell, COUNT]
+        time += sketch[op, cell, TIME]
+    for cell in range(sketch.shape[1]):
+        seen = sketch[op, cell, COUNT]
+        known[op, cell, COUNT] = seen
+        known[op, cell, TIME] = sketch[op, cell, TIME] / seen if seen > 0.0 else time / count
+        sketch[op, cell, COUNT] = 0.0
+        sketch[op, cell, TIME] = 0.0
     s.messages[MATRICES] += 1
-    if mode[PHASE] == ROUND_ROBIN and s.heard.sum() < k:
-        return
+    s.heard[op] = 1
+    for other in range(len(s.heard)):
+        if s.heard[other] == 0:
+            return
     mode[PHASE] = SEND_ALL
     mode[TURN] = 0
     mode[EPOCH] += 1
@@ -119,12 +126,12 @@ def _send(o: Any, s: Any, op: Any) -> None:
 
 
 @kernel
-def _reply(o: Any, s: Any, op: Any, claim: Any, epoch: Any) -> None:
-    """Instance ``op`` answers a request; the last answer corrects C^ (OSG Fig. 3.D, 3.E)."""
+def _reply(s: Any, op: Any, real: Any, claim: Any, epoch: Any) -> None:
+    """Instance ``op`` answers a request; the last answer corrects C^ (OSG Figs. 3.D, 3.E)."""
     s.messages[REPLIES] += 1
     if epoch != s.mode[EPOCH]:
         return
-    s.delta[op] = o.total[op] - claim
+    s.delta[op] = real - claim
     s.mode[REPLIED] += 1
     if s.mode[REPLIED] == len(s.delta):
         for w in range(len(s.delta)):
@@ -133,43 +140,48 @@ def _reply(o: Any, s: Any, op: Any, claim: Any, epoch: Any) -> None:
 
 
 @kernel
-def _done(q: Any, o: Any, s: Any, op: Any, period: Any, tolerance: Any) -> None:
+def _done(q: Any, o: Any, s: Any, op: Any, rule: Any) -> None:
     """Instance ``op`` has executed its next tuple (OSG Listing 3.1, Fig. 2)."""
-    mask = q.done.shape[1] - 1
-    place = q.ends[0, op] & mask
-    took, claim = q.took[op, place], q.claim[op, place]
-    for i in range(o.sketch.shape[1]):
-        column = q.cells[op, place, i]
-        o.sketch[op, i, column, COUNT] += 1.0
-        o.sketch[op, i, column, TIME] += took
-    o.total[op] += took
+    tuples, sketch = q.tuples, o.sketch
+    mask = tuples.shape[1] - 1
+    i, place = u(op), u(q.ends[FIRST, op] & mask)
+    took, claim = tuples[i, place, TOOK], tuples[i, place, CLAIM]
+    for row in range(q.cells.shape[2]):
+        cell = u(q.cells[i, place, row])
+        sketch[i, cell, COUNT] += 1.0
+        sketch[i, cell, TIME] += took
+    o.total[i] += took
     if claim == claim:
-        _reply(o, s, op, claim, q.epoch[op, place])
-    q.ends[0, op] += 1
-    q.due[op] = q.done[op, (place + 1) & mask] if q.ends[0, op] < q.ends[1, op] else np.inf
-    o.executed[op] += 1
-    if o.executed[op] == period:
-        o.executed[op] = 0
-        stable = _look(o, op, tolerance)
-        if o.state[op] == START:
-            o.state[op] = STABILIZING
+        real = o.total[i]
+        if rule.count_idle and tuples[i, place, DONE] > -np.inf:
+            real = tuples[i, place, DONE] - o.began[0]
+        _reply(s, op, real, claim, np.int64(tuples[i, place, ASKED]))
+    q.ends[FIRST, i] += 1
+    following = u(q.ends[FIRST, i] & mask)
+    q.due[i] = tuples[i, following, DONE] if q.ends[FIRST, i] < q.ends[LAST, i] else np.inf
+    o.executed[i] += 1
+    if o.executed[i] == rule.period:
+        o.executed[i] = 0
+        stable = _look(o, op, rule.tolerance)
+        if o.state[i] == START:
+            o.state[i] = STABILIZING
         elif stable:
-            o.state[op] = START
-            _send(o, s, op)
+            o.state[i] = START
+            _send(o, s, op, rule.columns)
 
 
 @kernel
-def _estimate(s: Any, cells: Any, i: Any, op: Any) -> None:
-    """Add the estimated execution time of tuple ``i`` on ``op`` to C^ (OSG Listing 3.2, UPDATE)."""
-    known = s.known
-    best = known[op, 0, cells[0, i], COUNT]
-    row = 0
-    for j in range(1, cells.shape[0]):
-        count = known[op, j, cells[j, i], COUNT]
-        if count < best:
-            best = count
-            row = j
-    s.estimate[op] += known[op, row, cells[row, i], TIME]
+def _estimated(known: Any, cells: Any, i: Any, op: Any, columns: Any) -> Any:
+    """The estimated execution time of tuple ``i`` on ``op`` (OSG Listing 3.2, UPDATE)."""
+    best = u(cells[0, i])
+    least = known[op, best, COUNT]
+    for row in range(1, cells.shape[0]):
+        cell = u(row * columns + cells[row, i])
+        count = known[op, cell, COUNT]
+        if count < least:
+            least = count
+            best = cell
+    return known[op, best, TIME]
 
 
 @kernel
@@ -178,58 +190,56 @@ def _schedule(
 ) -> Any:
     """Fill ``out`` from ``first`` on until done or until a ring is full; returns how far it is filled."""
     free, idle, leg, begins, speed = clocks
-    mode, due, ends = s.mode, q.due, q.ends
-    k, size = q.done.shape
-    period, tolerance = np.int64(rule[0]), rule[1]
+    tuples, ends, due, mode, estimate = q.tuples, q.ends, q.due, s.mode, s.estimate
+    k, size, _ = tuples.shape
+    clocked = len(times) > 0
     now = -np.inf
+    if clocked and np.isnan(o.began[0]):
+        o.began[0] = times[0]
     for i in range(first, len(out)):
-        if len(times) > 0:
+        if clocked:
             now = times[i]
         op = lightest(due)
         while due[op] <= now:
-            _done(q, o, s, op, period, tolerance)
+            _done(q, o, s, op, rule)
             op = lightest(due)
-        claim = np.nan
         phase = mode[PHASE]
-        op = mode[TURN] if phase <= SEND_ALL else lightest(s.estimate)
-        if ends[1, op] - ends[0, op] == size:
+        op = mode[TURN] if phase <= SEND_ALL else lightest(estimate)
+        w = u(op)
+        if ends[LAST, w] - ends[FIRST, w] == size:
             return i
+        claim = np.nan
         if phase != ROUND_ROBIN:
-            _estimate(s, cells, i, op)
+            estimate[w] += _estimated(s.known, cells, i, w, rule.columns)
         if phase <= SEND_ALL:
             mode[TURN] = op + 1 if op + 1 < k else 0
-        if phase == SEND_ALL:
-            claim = s.estimate[op]
-            s.messages[REQUESTS] += 1
-            if op + 1 == k:
-                mode[PHASE] = WAIT_ALL
-        begin, end = 0.0, costs[i] / speed[op, 0]
-        if len(times) > 0:
-            begin, end = execute(free, idle, leg, begins, speed, op, now, costs[i])
-        place = ends[1, op] & (size - 1)
-        q.took[op, place] = end - begin
-        q.done[op, place] = end if len(times) > 0 else -np.inf
-        q.claim[op, place] = claim
-        q.epoch[op, place] = mode[EPOCH]
-        for j in range(cells.shape[0]):
-            q.cells[op, place, j] = cells[j, i]
-        if ends[0, op] == ends[1, op]:
-            due[op] = q.done[op, place]
-        ends[1, op] += 1
+            if phase == SEND_ALL:
+                claim = estimate[w]
+                s.messages[REQUESTS] += 1
+                if op + 1 == k:
+                    mode[PHASE] = WAIT_ALL
+        place = u(ends[LAST, w] & (size - 1))
+        if clocked:
+            begin, end = execute(free, idle, leg, begins, speed, w, now, costs[i])
+            tuples[w, place, TOOK] = end - begin
+            tuples[w, place, DONE] = end
+        else:
+            tuples[w, place, TOOK] = costs[i] / speed[w, 0]
+            tuples[w, place, DONE] = -np.inf
+        tuples[w, place, CLAIM] = claim
+        tuples[w, place, ASKED] = mode[EPOCH]
+        for row in range(cells.shape[0]):
+            q.cells[w, place, row] = row * rule.columns + cells[row, i]
+        if ends[FIRST, w] == ends[LAST, w]:
+            due[w] = tuples[w, place, DONE]
+        ends[LAST, w] += 1
         out[i] = op
     return len(out)
 
 
 def _rings(k: int, size: int, rows: int) -> Queued:
-    return Queued(
-        done=np.empty((k, size)),
-        took=np.empty((k, size)),
-        cells=np.empty((k, size, rows), np.int32),
-        claim=np.empty((k, size)),
-        epoch=np.empty((k, size), np.int64),
-        ends=np.zeros((2, k), np.int64),
-        due=np.full(k, np.inf),
-    )
+    cells = np.zeros((k, size, rows), np.int32)
+    return Queued(np.zeros((k, size, 4)), cells, np.zeros((2, k), np.int64), np.full(k, np.inf))
 
 
 def _grown(q: Queued) -> Queued:
@@ -237,9 +247,9 @@ def _grown(q: Queued) -> Queued:
     k, size, rows = q.cells.shape
     new = _rings(k, 2 * size, rows)._replace(ends=q.ends, due=q.due)
     for op in range(k):
-        tuples = np.arange(q.ends[0, op], q.ends[1, op])
-        for old, fresh in zip(q[:5], new[:5], strict=True):
-            fresh[op, tuples % (2 * size)] = old[op, tuples % size]
+        waiting = np.arange(q.ends[FIRST, op], q.ends[LAST, op])
+        new.tuples[op, waiting % (2 * size)] = q.tuples[op, waiting % size]
+        new.cells[op, waiting % (2 * size)] = q.cells[op, waiting % size]
     return new
 
 
@@ -278,6 +288,8 @@ class OnlineShuffleGrouping(Executing):
         tolerance: mu of Eq. 1.
         error: epsilon of the count-min matrices, from which the columns follow.
         miss: delta of the count-min matrices, the probability of a larger error; the rows follow.
+        count_idle: Whether C_op is the time since the first tuple, in which a worker may have been idle, or the
+            sum of execution times alone.
     """
 
     def __init__(
@@ -289,19 +301,23 @@ class OnlineShuffleGrouping(Executing):
         tolerance: float = 0.05,
         error: float = 0.05,
         miss: float = 0.1,
+        count_idle: bool = True,
     ) -> None:
         super().__init__(n_workers=n_workers, seed=seed)
         self.period = check_int("period", period, low=1)
         self.tolerance = check_real("tolerance", tolerance, low=0)
         self.error = check_real("error", error, low=1e-6, high=math.e)
         self.miss = check_real("miss", miss, low=1e-9, high=0.5)
+        if not isinstance(count_idle, bool):
+            raise ConfigError(f"count_idle = {shown(count_idle)}: expected true or false")
+        self.count_idle = count_idle
         self.rows = math.ceil(math.log2(1 / self.miss))
         self.columns = math.ceil(math.e / self.error)
         self.reset()
 
     def _reset(self) -> None:
         super()._reset()
-        k, shape = self.n_workers, (self.n_workers, self.rows, self.columns)
+        k, shape = self.n_workers, (self.n_workers, self.rows * self.columns)
         self.members = family(self.seed, self.rows)
         self.queued = _rings(k, ROOM, self.rows)
         self.instances = Instances(
@@ -310,6 +326,7 @@ class OnlineShuffleGrouping(Executing):
             state=np.full(k, START),
             executed=np.zeros(k, np.int64),
             total=np.zeros(k),
+            began=np.full(1, np.nan),
         )
         self.scheduler = Scheduler(
             known=np.zeros((*shape, 2)),
@@ -332,7 +349,7 @@ class OnlineShuffleGrouping(Executing):
 
     def _route(self, keys: Keys, times: Times, costs: Costs, out: Workers) -> None:
         stamps, work = self._clock(times, costs, len(keys))
-        rule = (float(self.period), self.tolerance)
+        rule = Rule(self.columns, self.period, self.tolerance, self.count_idle)
         for i in range(0, len(keys), BLOCK):
             part = slice(i, i + BLOCK)
             cells = candidates(keys[part], self.members, self.columns)
