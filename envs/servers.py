@@ -78,9 +78,7 @@ def _leave_all(q: Any, now: Any) -> None:
 
 
 @kernel
-def execute(
-    free: Any, idle: Any, leg: Any, begins: Any, speed: Any, worker: Any, now: Any, work: Any
-) -> Any:
+def execute(free: Any, idle: Any, leg: Any, begins: Any, speed: Any, worker: Any, now: Any, work: Any) -> Any:
     """A worker executes a tuple that arrives at ``now``, after those before; returns when, from and to."""
     at = leg[worker]
     begin = free[worker]
