@@ -37,6 +37,7 @@ class Executing(Partitioner):
     `employ` says what the capacities are; without it they are those of `measure`, or 1.
     """
 
+    executes = True
     clocks: Clocks
 
     def employ(self, capacity: ArrayLike | None = None, schedule: Sequence[Step] = ()) -> None:

@@ -50,6 +50,8 @@ class Partitioner(ABC):
     """Whether it knows which keys are on one worker only, so that these may skip the reducers."""
     lookahead: ClassVar[Literal["none", "batch", "stream"]] = "none"
     """What must be seen before deciding: nothing, the whole batch, or the stream's key counts (`prepare`)."""
+    executes: ClassVar[bool] = False
+    """Whether it goes by the time in which workers execute tuples, so that costs matter whatever load is."""
     pace: Costs | None = None
     """What a second of cost adds to a worker's load, shape ``(n,)``; None where load counts tuples."""
     employed: tuple[Costs, tuple[Step, ...]] | None = None
@@ -106,7 +108,8 @@ class Partitioner(ABC):
             times: Arrival times in stream seconds, shape ``(m,)``, not decreasing; needed by partitioners
                 whose window is in time, ignored or optional for the others.
             costs: Work of every tuple in seconds, shape ``(m,)``, not negative: what a worker of capacity 1
-                needs for it. None if all cost the same. Load takes note of it where it is time (`measure`).
+                needs for it. None if all cost the same. Load takes note of it where it is time (`measure`);
+                so do partitioners that declare ``executes``.
 
         Returns:
             Worker of every tuple, int32, shape ``(m,)``, in ``[0, n_workers)``.

@@ -187,6 +187,7 @@ def _own_keys() -> list[str]:
         "workloads",
         "workers",
         "seeds",
+        "hash_seeds",
         "jobs",
         "search",
     ]
