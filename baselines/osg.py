@@ -94,7 +94,8 @@ def _look(o: Any, op: Any, tolerance: Any) -> Any:
     for cell in range(snapshot.shape[1]):
         count = sketch[op, cell, COUNT]
         ratio = sketch[op, cell, TIME] / count if count > 0.0 else 0.0
-        change += abs(snapshot[op, cell] - ratio)
+        if snapshot[op, cell] > 0.0:
+            change += abs(snapshot[op, cell] - ratio)
         whole += snapshot[op, cell]
         snapshot[op, cell] = ratio
     return change <= tolerance * whole
@@ -285,8 +286,9 @@ class OnlineShuffleGrouping(Executing):
       it does here; ``count_idle = False`` is the sum. They are the same while no worker is ever idle.
     - r = ceil(log2(1/delta)), which gives its 2 rows for 0.25 and 4 for 0.1; c = ceil(e/epsilon), 55 for 0.05
       where it speaks of 54.
-    - A ratio with F = 0 counts as 0 in Eq. 1. A tuple whose least F is 0 was not executed by this worker
-      lately; the estimate is the worker's mean.
+    - Cells that were empty at the snapshot are left out of Eq. 1, where they have no ratio: with many columns
+      a new cell is no sign of change, and counting it would keep the matrices from ever being sent.
+    - A tuple whose least F is 0 was not executed by this worker lately; the estimate is the worker's mean.
     - Replies that come while requests are still being sent count; a round robin starts at worker 0.
 
     Args:
