@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dalton.envs.cluster import MAX_WORKERS, Fragments, fragments, grown
 from dalton.envs.errors import ConfigError, check_int, shown
+from dalton.envs.servers import Step
 from dalton.envs.window import (
     HEAD,
     LENGTH,
@@ -48,8 +50,12 @@ class Partitioner(ABC):
     """Whether it knows which keys are on one worker only, so that these may skip the reducers."""
     lookahead: ClassVar[Literal["none", "batch", "stream"]] = "none"
     """What must be seen before deciding: nothing, the whole batch, or the stream's key counts (`prepare`)."""
+    executes: ClassVar[bool] = False
+    """Whether it goes by the time in which workers execute tuples, so that costs matter whatever load is."""
     pace: Costs | None = None
     """What a second of cost adds to a worker's load, shape ``(n,)``; None where load counts tuples."""
+    employed: tuple[Costs, tuple[Step, ...]] | None = None
+    """Capacities and their changes, where `employ` was told and the scheme wants to know."""
 
     def __init__(self, *, n_workers: int, seed: int = 0) -> None:
         self.n_workers = check_int("n_workers", n_workers, low=1, high=MAX_WORKERS)
@@ -84,6 +90,14 @@ class Partitioner(ABC):
             self.pace = pace
             self.reset()
 
+    def employ(self, capacity: ArrayLike | None = None, schedule: Sequence[Step] = ()) -> None:  # noqa: B027 (as probe)
+        """Say how fast the workers execute tuples; only those whose workers measure and report listen.
+
+        Args:
+            capacity: Capacities of the workers at the start, shape ``(n,)``; 1 if None.
+            schedule: Changes of them: (seconds, worker, capacity).
+        """
+
     def route(
         self, keys: ArrayLike, times: ArrayLike | None = None, costs: ArrayLike | None = None
     ) -> Workers:
@@ -94,7 +108,8 @@ class Partitioner(ABC):
             times: Arrival times in stream seconds, shape ``(m,)``, not decreasing; needed by partitioners
                 whose window is in time, ignored or optional for the others.
             costs: Work of every tuple in seconds, shape ``(m,)``, not negative: what a worker of capacity 1
-                needs for it. None if all cost the same. Load takes note of it where it is time (`measure`).
+                needs for it. None if all cost the same. Load takes note of it where it is time (`measure`);
+                so do partitioners that declare ``executes``.
 
         Returns:
             Worker of every tuple, int32, shape ``(m,)``, in ``[0, n_workers)``.

@@ -220,8 +220,8 @@ class QueueMeter:
     def __init__(self, queue: Queue, workload: Workload, capacity: Floats) -> None:
         self.queue, self.workload = queue, workload
         self.rate = queue.arrival_rate(workload, capacity)
-        steps = queue.steps(workload, self.rate)
-        self.servers = Servers(n_workers=len(capacity), capacity=capacity, schedule=steps)
+        self.steps = queue.steps(workload, self.rate)
+        self.servers = Servers(n_workers=len(capacity), capacity=capacity, schedule=self.steps)
         self.slides: list[QueueSlide] = []
         self.utilisation: list[Floats] = []
         self.times = Histogram()

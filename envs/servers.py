@@ -78,6 +78,32 @@ def _leave_all(q: Any, now: Any) -> None:
 
 
 @kernel
+def execute(free: Any, idle: Any, leg: Any, begins: Any, speed: Any, worker: Any, now: Any, work: Any) -> Any:
+    """A worker executes a tuple that arrives at ``now``, after those before; returns when, from and to."""
+    at = leg[worker]
+    begin = free[worker]
+    if begin < now:
+        while begins[worker, at + 1] <= now:
+            idle[worker] += speed[worker, at] * (begins[worker, at + 1] - begin)
+            begin = begins[worker, at + 1]
+            at += 1
+        idle[worker] += speed[worker, at] * (now - begin)
+        begin = now
+    end = begin
+    if begin < np.inf:
+        last = begin
+        end = last + work / speed[worker, at] if speed[worker, at] > 0.0 else np.inf
+        while end > begins[worker, at + 1]:
+            work = max(0.0, work - speed[worker, at] * (begins[worker, at + 1] - last))
+            at += 1
+            last = begins[worker, at]
+            end = last + work / speed[worker, at] if speed[worker, at] > 0.0 else np.inf
+        leg[worker] = at
+    free[worker] = end
+    return begin, end
+
+
+@kernel
 def _serve(q: Any, workers: Any, times: Any, costs: Any, out: Any) -> Any:
     """Fill ``out`` with completion times until done or until the pool is full; returns how many were."""
     free, idle, begins, speed = q.free, q.idle, q.begins, q.speed
@@ -86,26 +112,7 @@ def _serve(q: Any, workers: Any, times: Any, costs: Any, out: Any) -> Any:
             return i
         w, now = workers[i], times[i]
         _leave(q, w, now)
-        leg = q.leg[w]
-        last = free[w]
-        if last < now:
-            while begins[w, leg + 1] <= now:
-                idle[w] += speed[w, leg] * (begins[w, leg + 1] - last)
-                last = begins[w, leg + 1]
-                leg += 1
-            idle[w] += speed[w, leg] * (now - last)
-            last = now
-        if last < np.inf:
-            work = costs[i]
-            end = last + work / speed[w, leg] if speed[w, leg] > 0.0 else np.inf
-            while end > begins[w, leg + 1]:
-                work = max(0.0, work - speed[w, leg] * (begins[w, leg + 1] - last))
-                leg += 1
-                last = begins[w, leg]
-                end = last + work / speed[w, leg] if speed[w, leg] > 0.0 else np.inf
-            last = end
-            q.leg[w] = leg
-        free[w] = last
+        _, last = execute(free, idle, q.leg, begins, speed, w, now, costs[i])
         out[i] = last - now
         place = q.spare[0]
         q.spare[0] = q.following[place]
@@ -187,7 +194,7 @@ class Servers:
         self, *, n_workers: int, capacity: ArrayLike | None = None, schedule: Iterable[Step] = ()
     ) -> None:
         self.n_workers = check_int("n_workers", n_workers, low=1)
-        begins, speed = _legs(check_capacity(capacity, self.n_workers), list(schedule))
+        begins, speed = legs(check_capacity(capacity, self.n_workers), list(schedule))
         n, pool = self.n_workers, 1024
         self.state = QueueState(
             free=np.full(n, np.nan),
@@ -272,7 +279,7 @@ class Servers:
         return float(np.max(finite, initial=self.began))
 
 
-def _legs(capacity: Floats, schedule: list[Step]) -> tuple[Floats, Floats]:
+def legs(capacity: Floats, schedule: list[Step]) -> tuple[Floats, Floats]:
     """When every leg begins, and its capacities."""
     n = len(capacity)
     per_worker: list[list[tuple[float, float]]] = [[] for _ in range(n)]

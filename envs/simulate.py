@@ -207,10 +207,12 @@ class _Sources:
 
 
 def _twin(partitioner: Partitioner) -> Partitioner:
-    """A new one with the same parameters and the same measure of load."""
+    """A new one with the same parameters, the same measure of load and the same workers."""
     twin = type(partitioner)(**partitioner.params)
     if partitioner.pace is not None:
         twin.measure("time", TICKS / partitioner.pace)
+    if partitioner.employed is not None:
+        twin.employ(*partitioner.employed)
     return twin
 
 
@@ -258,6 +260,7 @@ def simulate(
     partitioner.measure(measure, strength)
     model = Queue.of(queue)
     meter = None if model is None else QueueMeter(model, workload, strength)
+    partitioner.employ(strength, () if meter is None else meter.steps)
     if (view == "probing") != (probe_every is not None):
         raise ConfigError(
             f"probe_every = {probe_every}: expected a number for view 'probing' and none otherwise"

@@ -203,10 +203,10 @@ def put(load: Any, ring: Any, clock: Any, worker: Any, added: Any = 1) -> None:
 @kernel
 def lightest(load: Any) -> Any:
     """The first worker with the least load."""
-    best = 0
+    best, least = 0, load[0]
     for w in range(1, len(load)):
-        if load[w] < load[best]:
-            best = w
+        if load[w] < least:
+            best, least = w, load[w]
     return best
 
 

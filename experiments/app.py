@@ -223,6 +223,7 @@ def _own_keys() -> list[str]:
         "workloads",
         "workers",
         "seeds",
+        "hash_seeds",
         "jobs",
         "search",
     ]

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from dalton.envs.queueing import Queue, QueueSpec
 from dalton.envs.simulate import simulate
 from dalton.envs.workloads import Workload
 from dalton.experiments import cooperating
@@ -74,15 +75,18 @@ def execute(job: Job, *, show_progress: bool = True) -> Record:
         summary=summary,
         slides=slides,
         loads=result.loads,
-        shifts=shifts_of(workload),
+        shifts=shifts_of(workload, job.cluster.queue),
         rounds=rounds,
     )
 
 
-def shifts_of(workload: Workload) -> tuple[int, ...]:
-    """Tuples at which the distribution changes at once."""
+def shifts_of(workload: Workload, queue: QueueSpec = None) -> tuple[int, ...]:
+    """Tuples at which the distribution changes at once, or the capacity of a worker."""
     every = getattr(workload, "every", None)
-    return () if every is None else tuple(range(every, workload.n_tuples, every))
+    changes = () if every is None else range(every, workload.n_tuples, every)
+    model = Queue.of(queue)
+    steps = () if model is None else (change.at_tuple for change in model.schedule)
+    return tuple(sorted({*changes, *(at for at in steps if at is not None)}))
 
 
 @contextmanager

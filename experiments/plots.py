@@ -124,7 +124,7 @@ def imbalance_over_time(records: Iterable[Record]) -> Figure:
         curve = slides["max_over_mean"].agg(["mean", "min", "max"])
         curves[name] = curve.set_index(slides["seen"].mean())
     shifts = sorted({shift for same in runs.values() for record in same for shift in record.shifts})
-    note = _band(runs) + "; dashed: the distribution changes" * bool(shifts)
+    note = _band(runs) + "; dashed: the stream or a worker changes" * bool(shifts)
     figure = titled(names_height(len(runs)), _title("Balance over time", setting), note)
     axes = _lines(figure, curves, "position in the stream (tuples)")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -229,8 +229,9 @@ def load_heatmap(records: Iterable[Record]) -> Figure:
     columns = min(4, len(runs))
     rows = -(-len(runs) // columns)
     height = 1.4 + rows * (1.35 if rows > 1 else 2.4)
-    note = f"seed {min(same[0].seed for same in runs.values())}" + "; dashed: the distribution changes" * any(
-        _spans(same[0]) for same in runs.values()
+    note = (
+        f"seed {min(same[0].seed for same in runs.values())}"
+        + "; dashed: the stream or a worker changes" * any(_spans(same[0]) for same in runs.values())
     )
     figure = titled(height, _title("Load of the workers", setting), note)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)

@@ -73,7 +73,7 @@ class Record:
     loads: NDArray[np.int64] = field(repr=False)
     """``(slides, n)`` tuples per worker in the window, at the end of every slide."""
     shifts: tuple[int, ...] = ()
-    """Tuple positions at which the distribution changes: the first tuple of each new one."""
+    """Tuple positions at which the distribution, or a worker's capacity, changes: the first after each."""
     rounds: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
     """A row per round of cooperating partitioners (`dalton.agents.protocol.Round`); empty for others."""
 

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from dalton.envs.errors import ConfigError
 from dalton.experiments import plots, round_plots
+from dalton.experiments.completion import completion_over_time, completion_sweep
 from dalton.experiments.drawing import replace
 from dalton.experiments.records import METRICS, Record, Setting, bound, grouped, paired, summarise
 
@@ -39,6 +40,7 @@ FIGURES: dict[str, tuple[Callable[[list[Record]], Figure | None], str]] = {
     "time": (plots.imbalance_over_time, "max/mean load along the stream, a line per partitioner"),
     "change": (plots.adaptivity, "max/mean load after a change of the distribution, a line per partitioner"),
     "heat": (plots.load_heatmap, "load of every worker over the mean, slide by slide"),
+    "completion": (completion_over_time, "completion time along the stream, a line per partitioner"),
     "throughput": (plots.throughput_bars, "tuples per second, a bar per partitioner"),
     "rounds": (round_plots.rounds_over_time, "DSYNC and disagreement of the local Q-tables, round by round"),
     "convergence": (round_plots.convergence, "imbalance and aggregation cost of cooperating partitioners"),
@@ -126,6 +128,10 @@ def write_report(
             for metric, figure in drawn
         ]
         sections.append(Section("Scaling with the number of workers", pictures))
+    sweep = completion_sweep(given)
+    if sweep is not None:
+        picture = Picture("completion", plots.png(sweep), "mean completion time against what was varied")
+        sections.append(Section("Completion time", [picture]))
     target = Path(path)
     page = _template().render(
         title=title, command=command, notes=notes, sections=sections, beat=BEAT, oracle=ORACLE

@@ -245,10 +245,13 @@ def grid(config: Params) -> list[Job]:
     workers = config["workers"] or [cluster.n_workers]
     if not isinstance(workers, list):
         raise ConfigError(f"workers = {shown(workers)}: expected a list of whole numbers")
+    alike = check_int("hash_seeds", config.get("hash_seeds", 1), low=1)
+    seeds = range(first, first + count * alike)
     jobs = []
-    for stream, n, seed, entry in itertools.product(streams, workers, range(first, first + count), names):
+    for stream, n, seed, entry in itertools.product(streams, workers, seeds, names):
         n = check_int("workers", n, low=1)
-        jobs.append(_of_entry(entry, stream, n, seed, cluster, runtime, config["paper"]))
+        given = stream if alike == 1 else {"seed": first + (seed - first) // alike, **stream}
+        jobs.append(_of_entry(entry, given, n, seed, cluster, runtime, config["paper"]))
     labels = [job.title for job in jobs]
     if len(set(labels)) < len(labels):
         twice = next(label for label in labels if labels.count(label) > 1)
@@ -275,6 +278,8 @@ def _entries(field: str, given: Any) -> list[Params]:
 # Settings of the cluster that an entry of `partitioners` may have of its own, and groups of which it may have
 # some settings of its own.
 OF_CLUSTER, OF_GROUPS = ("forwarding", "n_partitioners"), ("runtime", "workload")
+# And one of the queue model, of an entry of `workloads`.
+OF_QUEUE = "over_provisioning"
 
 
 def _of_entry(
@@ -298,7 +303,11 @@ def _of_entry(
     _, defaults = partitioner_config(name)
     if defaults.get("window") is not None:
         own = {"window": cluster.window, **own}
-    spec = {key: value for key, value in stream.items() if key != "label"}
+    spec = {key: value for key, value in stream.items() if key not in ("label", OF_QUEUE)}
+    if OF_QUEUE in stream:
+        if cluster.queue is None:
+            raise ConfigError(f"workloads.{OF_QUEUE} = {shown(stream[OF_QUEUE])}: expected a cluster.queue")
+        changed["queue"] = {**cluster.queue, OF_QUEUE: stream[OF_QUEUE]}
     label = entry.get("label") or " ".join([name, *(f"{k}={v}" for k, v in entry.items() if k != "name")])
     return Job(
         partitioner=name,
