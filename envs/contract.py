@@ -50,6 +50,8 @@ class Partitioner(ABC):
     """What must be seen before deciding: nothing, the whole batch, or the stream's key counts (`prepare`)."""
     pace: Costs | None = None
     """What a second of cost adds to a worker's load, shape ``(n,)``; None where load counts tuples."""
+    slot: float | None = None
+    """Seconds after which it is told how busy the workers are (`report`); None for never."""
 
     def __init__(self, *, n_workers: int, seed: int = 0) -> None:
         self.n_workers = check_int("n_workers", n_workers, low=1, high=MAX_WORKERS)
@@ -127,6 +129,13 @@ class Partitioner(ABC):
 
     def probe(self, truth: LoadState, total: Keys) -> None:  # noqa: B027 (an empty default, not a forgotten one)
         """Replace the own load estimate by the workers' real one; nothing to do where there is none."""
+
+    def report(self, utilisation: ArrayLike) -> None:  # noqa: B027 (as above)
+        """Hear how busy the workers were in the last ``slot``: work sent to each over what it could do.
+
+        Shape ``(n,)``; NaN for one that could do nothing. A driver that knows capacities calls it between two
+        tuples, whenever a slot has passed.
+        """
 
     @abstractmethod
     def _reset(self) -> None:

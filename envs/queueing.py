@@ -169,6 +169,10 @@ class QueueSlide(NamedTuple):
     """The same of the worker that has least, of those that could do any."""
     utilisation_max: float
     """And of the one that has most."""
+    offered_min: float
+    """Work sent to a worker over work that it could have done, of the one that has least (CG Table III)."""
+    offered_max: float
+    """And of the one that has most: above 1 its queue grows."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +195,10 @@ class Queues:
         """One number per metric, of the whole stream unless it is a mean over slides (queue, utilisation)."""
         done = float(self.times.counts.sum())
         columns = dict(zip(QueueSlide._fields, np.array(self.slides, np.float64).T, strict=False))
-        spread = columns["utilisation_max"] - columns["utilisation_min"] if columns else np.empty(0)
+        spread = {
+            name: columns[f"{name}_max"] - columns[f"{name}_min"] if columns else np.empty(0)
+            for name in ("utilisation", "offered")
+        }
         return {
             "completion_mean": self.times.mean,
             "completion_p50": self.times.percentile(50),
@@ -201,7 +208,8 @@ class Queues:
             "queue": mean_of(columns.get("queue", np.empty(0))),
             "queue_max": float(np.max(columns.get("queue_max", np.empty(0)), initial=0.0)),
             "utilisation": _mean(columns.get("utilisation", np.empty(0))),
-            "utilisation_spread": _mean(spread),
+            "utilisation_spread": _mean(spread["utilisation"]),
+            "offered_spread": _mean(spread["offered"]),
             "makespan": self.makespan,
             "arrival_rate": self.rate,
             "completion_rate": done / self.makespan if self.makespan > 0 else np.nan,
@@ -227,7 +235,7 @@ class QueueMeter:
         self.times = Histogram()
         self._times = Histogram()
         self._end, self._completed = np.nan, 0
-        self._worked = self._provided = np.zeros(len(capacity))
+        self._worked = self._provided = self._sent = np.zeros(len(capacity))
 
     def chunks(self, chunk_size: int) -> Iterator[Chunk]:
         """The stream with the times and costs of the queue model."""
@@ -257,8 +265,10 @@ class QueueMeter:
         worked, provided = servers.worked(now), servers.provided(now)
         room = provided - self._provided
         able = room > 0
-        share = np.full(len(room), np.nan)
+        share, offered = np.full((2, len(room)), np.nan)
         np.divide(worked - self._worked, room, out=share, where=able)
+        sent = servers.state.sent.copy()
+        np.divide(sent - self._sent, room, out=offered, where=able)
         times = self._times
         self.slides.append(
             QueueSlide(
@@ -275,12 +285,14 @@ class QueueMeter:
                 utilisation=float((worked - self._worked).sum() / room.sum()) if able.any() else np.nan,
                 utilisation_min=float(share[able].min()) if able.any() else np.nan,
                 utilisation_max=float(share[able].max()) if able.any() else np.nan,
+                offered_min=float(offered[able].min()) if able.any() else np.nan,
+                offered_max=float(offered[able].max()) if able.any() else np.nan,
             )
         )
         self.utilisation.append(share)
         self.times.merge(times)
         self._times = Histogram()
-        self._completed, self._worked, self._provided = completed, worked, provided
+        self._completed, self._worked, self._provided, self._sent = completed, worked, provided, sent
 
     def result(self) -> Queues:
         """All of it, after the last slide."""

@@ -37,6 +37,7 @@ from dalton.envs.metrics import (
     replication,
     std_dev,
 )
+from dalton.envs.monitor import Monitor
 from dalton.envs.progress import progress
 from dalton.envs.queueing import Queue, QueueMeter, Queues, QueueSlide, QueueSpec
 from dalton.envs.window import DEFAULT_WINDOW, TICKS, Window, WindowSpec, check_capacity
@@ -180,7 +181,7 @@ def _pieces(chunks: Iterator[Chunk], window: Window, interval: float) -> Iterato
             at = chunk.start + low if times is None else float(times[low])
             previous, tick = tick, _number(at, interval)
             probe = previous not in (None, tick)
-            piece = Piece(_number(at, window.slide), _cut(chunk, low, high), probe, last=False)
+            piece = Piece(_number(at, window.slide), chunk.part(low, high), probe, last=False)
             if held is not None:
                 yield held._replace(last=held.slide != piece.slide)
             held = piece
@@ -212,11 +213,6 @@ def _steps(chunk: Chunk, times: NDArray[np.float64] | None, step: float) -> NDAr
     return np.arange(-chunk.start % length, len(chunk.keys), length)
 
 
-def _cut(chunk: Chunk, low: int, high: int) -> Chunk:
-    columns: Any = (None if column is None else column[low:high] for column in chunk[1:])
-    return Chunk(chunk.start + low, *columns)
-
-
 def _whole_slides(pieces: Iterator[Piece]) -> Iterator[Piece]:
     """Pieces joined to whole slides, for partitioners that must see one before deciding."""
     held: list[Piece] = []
@@ -233,13 +229,20 @@ def _whole_slides(pieces: Iterator[Piece]) -> Iterator[Piece]:
 class _Sources:
     """The partitioners of all sources behind one ``route``."""
 
-    def __init__(self, partitioner: Partitioner, n_sources: int, view: str) -> None:
+    def __init__(
+        self, partitioner: Partitioner, n_sources: int, view: str, meter: QueueMeter | None = None
+    ) -> None:
         many = n_sources if view != "global" else 1
         self.all = [partitioner, *(_twin(partitioner) for _ in range(many - 1))]
         self.seconds = 0.0
+        self.monitor: Monitor | None = None
+        if meter is not None and partitioner.slot is not None:
+            self.monitor = Monitor(partitioner.slot, meter.servers)
         # Compiled or loaded from the cache before anything is timed, with enough keys and time to reach also
         # what runs only now and then.
-        _twin(partitioner).route(np.arange(2000), np.linspace(0.0, 1000.0, 2000), np.full(2000, 0.001))
+        twin = _twin(partitioner)
+        twin.report(np.zeros(twin.n_workers))
+        twin.route(np.arange(2000), np.linspace(0.0, 1000.0, 2000), np.full(2000, 0.001))
 
     def prepare(self, workload: Workload, chunk_size: int) -> None:
         counts = WindowCounts(1)
@@ -251,6 +254,15 @@ class _Sources:
             partitioner.prepare(keys, tuples)
 
     def route(self, chunk: Chunk) -> Workers:
+        if self.monitor is None:
+            return self._send(chunk)
+        return self.monitor.drive(chunk, self._send, self._report)
+
+    def _report(self, utilisation: NDArray[np.float64]) -> None:
+        for partitioner in self.all:
+            partitioner.report(utilisation)
+
+    def _send(self, chunk: Chunk) -> Workers:
         started = time.perf_counter()
         if len(self.all) == 1:
             workers = self.all[0].route(chunk.keys, chunk.times, chunk.costs)
@@ -306,7 +318,8 @@ def simulate(
         capacity: Relative capacities of the workers, shape ``(n,)``; equal if None.
         measure: The load that partitioners see: ``tuples``, or ``time``, which is cost over capacity.
         queue: The queue model (a `Queue` or its fields); None for none. It gives every tuple a time and a
-            cost, which the partitioners and a window in time see too.
+            cost, which the partitioners and a window in time see too. Partitioners with a ``slot`` are told
+            how busy the workers are.
         compare_global: Also route by the global view, to measure the disagreement with it.
         show_progress: Show a progress bar if it takes long.
         chunk_size: Tuples generated at a time; it changes nothing but memory and speed.
@@ -328,8 +341,8 @@ def simulate(
             f"probe_every = {probe_every}: expected a number for view 'probing' and none otherwise"
         )
     interval = _interval(probe_every, span)
-    sources = _Sources(partitioner, workload.n_sources, view)
-    shadow = _Sources(_twin(partitioner), 1, "global") if compare_global else None
+    sources = _Sources(partitioner, workload.n_sources, view, meter)
+    shadow = _Sources(_twin(partitioner), 1, "global", meter) if compare_global else None
     cluster = Cluster(n_workers=n, window=span, n_reducers=n_reducers, measure=measure, capacity=strength)
     counts = WindowCounts(span.n_slides)
     if partitioner.lookahead == "stream":
