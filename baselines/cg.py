@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from dalton.baselines.ownership import BUSY, FINE, IDLE, SILENT, is_quiet, ownership, to_owners
 from dalton.baselines.porc import SALTS_PER_WORKER, memo, power_of_random_choices
 from dalton.envs.contract import Costs, Keys, LoadAware, Times, Workers
-from dalton.envs.errors import ConfigError, check_int, check_real, shown
+from dalton.envs.errors import ConfigError, check_flag, check_int, check_real, shown
 from dalton.envs.hashing import family
 from dalton.envs.window import LoadState, check_order, load_state, pace_of
 
@@ -19,19 +19,21 @@ class ConsistentGrouping(LoadAware):
         virtual worker v = PoRC(k) among α n bins,   worker = owner[v]
 
     The bins are equal arcs of the hash ring, and every one gets the same share of the stream, so a worker's
-    share is the number of virtual workers it owns: α at first, owner[v] = v mod n. Sources know no capacities.
-    Workers do, each its own, and say so (Section IV-B): after every time slot t0 a worker compares its
-    utilisation, work sent to it over work it could have done (Table III),
+    share is the number of virtual workers it owns: α at first, owner[v] = v mod n. Sources know no
+    capacities. Workers do, each its own, and say so (Section IV-B): after every time slot t0 a worker
+    compares its utilisation, work sent to it over work it could have done (Table III),
 
         U_w > ``busy``: fewer virtual workers, please;   U_w < ``idle``: more, please.
 
     - The signal rides on an acknowledgement (Section IV-C): a source hears it ``delay`` seconds after it sent
       that worker a tuple, the first one since the slot ended, and not before. So each source hears in its own
-      time and order; they agree in the end on how much a worker can bear, not on which virtual worker is where.
+      time and order; in the end they agree on how much a worker can bear, not on which virtual worker is
+      where.
     - A source keeps the busy and the idle workers in a queue each, first come first served. While neither is
       empty, a virtual worker of the first busy one goes to the first idle one, and both must ask again for
-      more: every removal is an addition, and their number stays α n. A worker keeps its place while it repeats
-      itself, and loses it when it is heard without a signal.
+      more: every removal is an addition, and their number stays α n. A worker keeps its place while it
+      repeats itself, and loses it when it is heard without a signal. So busy workers wait if none is idle;
+      with ``spill`` they give to who was busy least recently, as Section V-A suggests.
     - Only later tuples follow a virtual worker (Section IV-D): nothing migrates. What its keys left behind is
       merged by the reducers, with the partial results of split keys, at the end of the window.
 
@@ -51,6 +53,7 @@ class ConsistentGrouping(LoadAware):
         idle: Utilisation below which it asks for more; at most ``busy``.
         slot: Time slot t0 in seconds: how long a worker watches before it speaks.
         delay: Seconds from sending a tuple until its acknowledgement.
+        spill: Whether busy workers give also where none is idle.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class ConsistentGrouping(LoadAware):
         idle: float = 0.75,
         slot: float = 60.0,
         delay: float = 1.0,
+        spill: bool = False,
     ) -> None:
         super().__init__(n_workers=n_workers, seed=seed)
         self.virtual = check_int("virtual", virtual, low=1, high=10_000)
@@ -72,6 +76,7 @@ class ConsistentGrouping(LoadAware):
         self.idle = check_real("idle", idle, low=0, high=self.busy)
         self.slot: float = check_real("slot", slot, above=0)
         self.delay = check_real("delay", delay, low=0)
+        self.spill = check_flag("spill", spill)
         self.reset()
 
     def _reset(self) -> None:
@@ -111,7 +116,7 @@ class ConsistentGrouping(LoadAware):
                 raise ConfigError("times = None: acknowledgements need the arrival time of every tuple")
             check_order(self.loads.edge, times)
         power_of_random_choices(self.loads, self.memo, self.members, self.epsilon, keys, times, costs, out)
-        to_owners(self.ownership, self.delay, times, out)
+        to_owners(self.ownership, self.delay, self.spill, times, out)
 
     def probe(self, truth: LoadState, total: Keys) -> None:
         """Nothing: the workers cannot tell the loads of virtual workers apart."""

@@ -38,8 +38,10 @@ class Ownership(NamedTuple):
     """``(2, n)`` the queues of idle and of busy workers, first come first."""
     length: Ints
     """``(2,)`` workers in them."""
+    order: Ints
+    """``(n,)`` the workers by when they were last busy, or were given something without having asked."""
     moves: Ints
-    """Virtual workers moved so far."""
+    """Virtual workers moved so far, and the last number in ``order``."""
 
 
 def ownership(virtual: int, n: int) -> Ownership:
@@ -54,7 +56,8 @@ def ownership(virtual: int, n: int) -> Ownership:
         first=np.array([np.inf]),
         waiting=np.zeros((2, n), np.int64),
         length=np.zeros(2, np.int64),
-        moves=np.zeros(1, np.int64),
+        order=np.zeros(n, np.int64),
+        moves=np.zeros(2, np.int64),
     )
 
 
@@ -80,6 +83,21 @@ def _put_in(o: Any, side: Any, worker: Any) -> None:
 
 
 @kernel
+def _move(o: Any, giver: Any, taker: Any) -> None:
+    # The one that came last goes first: what moves back and forth are the same few keys.
+    chosen = 0
+    latest = np.int64(-1)
+    for v in range(len(o.owner)):
+        if o.owner[v] == giver and o.came[v] >= latest:
+            chosen, latest = v, o.came[v]
+    o.moves[0] += 1
+    o.owner[chosen] = taker
+    o.came[chosen] = o.moves[0]
+    o.owned[giver] -= 1
+    o.owned[taker] += 1
+
+
+@kernel
 def _pair(o: Any) -> None:
     """Move a virtual worker from the first busy worker to the first idle one while there are both."""
     while o.length[IDLE] > 0 and o.length[BUSY] > 0:
@@ -89,21 +107,28 @@ def _pair(o: Any) -> None:
             continue
         taker = o.waiting[IDLE, 0]
         _take_out(o, IDLE, taker)
-        # The one that came last goes first: what moves back and forth are the same few keys.
-        chosen = 0
-        latest = np.int64(-1)
-        for v in range(len(o.owner)):
-            if o.owner[v] == giver and o.came[v] >= latest:
-                chosen, latest = v, o.came[v]
-        o.moves[0] += 1
-        o.owner[chosen] = taker
-        o.came[chosen] = o.moves[0]
-        o.owned[giver] -= 1
-        o.owned[taker] += 1
+        _move(o, giver, taker)
 
 
 @kernel
-def _hear(o: Any, now: Any) -> None:
+def _rank(o: Any, worker: Any) -> None:
+    """Make ``worker`` the last in ``order``."""
+    o.moves[1] += 1
+    o.order[worker] = o.moves[1]
+
+
+@kernel
+def _spill(o: Any, giver: Any) -> None:
+    """Give a virtual worker of a busy one to the first other one in ``order``."""
+    taker = lightest(o.order)
+    if taker != giver and o.owned[giver] > 1:
+        _take_out(o, BUSY, giver)
+        _move(o, giver, taker)
+        _rank(o, taker)
+
+
+@kernel
+def _hear(o: Any, now: Any, spill: Any) -> None:
     """Take the acknowledgements due by ``now``, in the order in which they come."""
     while o.first[0] <= now:
         worker = lightest(o.due)
@@ -116,15 +141,19 @@ def _hear(o: Any, now: Any) -> None:
         if sign != FINE:
             _put_in(o, sign, worker)
             _pair(o)
+        if sign == BUSY:
+            _rank(o, worker)
+            if spill and o.length[BUSY] > 0:
+                _spill(o, o.waiting[BUSY, 0])
         o.first[0] = o.due[lightest(o.due)]
 
 
 @kernel
-def _to_owners(o: Any, delay: Any, times: Any, out: Any) -> None:
+def _to_owners(o: Any, delay: Any, spill: Any, times: Any, out: Any) -> None:
     for i in range(len(out)):
         now = times[i]
         if o.first[0] <= now:
-            _hear(o, now)
+            _hear(o, now, spill)
         worker = o.owner[out[i]]
         out[i] = worker
         if o.says[worker] != SILENT and o.due[worker] == np.inf:
@@ -139,16 +168,17 @@ def is_quiet(o: Ownership) -> bool:
     return bool(o.first[0] == np.inf and (o.says == SILENT).all())
 
 
-def to_owners(o: Ownership, delay: float, times: Times, out: Workers) -> None:
+def to_owners(o: Ownership, delay: float, spill: bool, times: Times, out: Workers) -> None:
     """Replace virtual workers by their owners, while signals come in and owners change.
 
     Args:
         o: The ownership, which is changed.
         delay: Seconds from sending a tuple until its acknowledgement.
+        spill: Whether a busy worker gives also where none is idle.
         times: Arrival times, shape ``(m,)``; may be empty if it `is_quiet`.
         out: Virtual worker of every tuple, shape ``(m,)``; its worker afterwards.
     """
     if is_quiet(o):
         np.take(o.owner, out, out=out)
     else:
-        _to_owners(o, delay, times, out)
+        _to_owners(o, delay, spill, times, out)

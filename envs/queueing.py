@@ -5,7 +5,7 @@ The servers themselves are in `dalton.envs.servers`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dalton.envs.errors import ConfigError, check_int, check_real, shown
 from dalton.envs.metrics import mean_of
 from dalton.envs.servers import Histogram, Servers, Step
+from dalton.envs.window import CapacitySpec, check_capacity
 from dalton.envs.workloads import Chunk, Workload
 
 Floats = NDArray[np.float64]
@@ -22,10 +23,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Change:
-    """From a time on, a worker has another capacity; 0 is a failure, a later change the recovery."""
+    """From a time on, a worker has another capacity; 0 is a failure, a later change the recovery.
 
-    worker: int
-    capacity: float
+    Without a worker, all have others: ``capacity`` is then a list or ``{"strong": y, "times": z}``.
+    """
+
+    capacity: float | CapacitySpec
+    worker: int | None = None
     at: float | None = None
     """Stream time in seconds."""
     at_tuple: int | None = None
@@ -38,17 +42,25 @@ class Change:
         moments = ("at", "at_tuple")
         allowed = (
             isinstance(given, Mapping)
-            and {"worker", "capacity"} <= set(given) <= {"worker", "capacity", *moments}
+            and {"capacity"} <= set(given) <= {"worker", "capacity", *moments}
             and sum(given.get(name) is not None for name in moments) == 1
         )
         if not allowed:
             raise ConfigError(
                 f"{place} = {shown(spec)}: expected worker, capacity, and either at or at_tuple"
             )
+        worker, capacity = given.get("worker"), given["capacity"]
+        if worker is not None:
+            worker = check_int(f"{place}.worker", worker, low=0)
+            capacity = check_real(f"{place}.capacity", capacity, low=0)
+        elif not isinstance(capacity, Sequence | Mapping | np.ndarray) or isinstance(capacity, str):
+            raise ConfigError(
+                f"{place}.capacity = {shown(capacity)}: expected those of all workers, where none is named"
+            )
         at, position = given.get("at"), given.get("at_tuple")
         return cls(
-            check_int(f"{place}.worker", given["worker"], low=0),
-            check_real(f"{place}.capacity", given["capacity"], low=0),
+            capacity,
+            worker,
             None if at is None else check_real(f"{place}.at", at),
             None if position is None else check_int(f"{place}.at_tuple", position, low=0),
         )
@@ -113,8 +125,8 @@ class Queue:
             raise ConfigError(f"queue.rate = {rate:g}: expected none, the trace has times of its own")
         return rate
 
-    def steps(self, workload: Workload, rate: float | None) -> list[Step]:
-        """The schedule in seconds."""
+    def steps(self, workload: Workload, rate: float | None, n: int) -> list[Step]:
+        """The schedule of ``n`` workers in seconds."""
         found: list[Step] = []
         for i, change in enumerate(self.schedule):
             at = change.at
@@ -126,7 +138,11 @@ class Queue:
                         f"where arrivals = {workload.arrivals!r}"
                     )
                 at = change.at_tuple / (workload.rate if rate is None else rate)
-            found.append((at, change.worker, change.capacity))
+            if change.worker is not None:
+                assert isinstance(change.capacity, float)
+                found.append((at, change.worker, change.capacity))
+            else:
+                found += [(at, w, float(c)) for w, c in enumerate(check_capacity(change.capacity, n))]
         return found
 
 
@@ -228,7 +244,7 @@ class QueueMeter:
     def __init__(self, queue: Queue, workload: Workload, capacity: Floats) -> None:
         self.queue, self.workload = queue, workload
         self.rate = queue.arrival_rate(workload, capacity)
-        steps = queue.steps(workload, self.rate)
+        steps = queue.steps(workload, self.rate, len(capacity))
         self.servers = Servers(n_workers=len(capacity), capacity=capacity, schedule=steps)
         self.slides: list[QueueSlide] = []
         self.utilisation: list[Floats] = []

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from dalton.envs.cluster import Cluster
 from dalton.envs.contract import Keys, Partitioner, Workers
@@ -40,7 +40,7 @@ from dalton.envs.metrics import (
 from dalton.envs.monitor import Monitor
 from dalton.envs.progress import progress
 from dalton.envs.queueing import Queue, QueueMeter, Queues, QueueSlide, QueueSpec
-from dalton.envs.window import DEFAULT_WINDOW, TICKS, Window, WindowSpec, check_capacity
+from dalton.envs.window import DEFAULT_WINDOW, TICKS, CapacitySpec, Window, WindowSpec, check_capacity
 from dalton.envs.workloads import Chunk, Workload
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def simulate(
     view: str = "global",
     probe_every: float | None = None,
     n_reducers: int = 1,
-    capacity: ArrayLike | None = None,
+    capacity: CapacitySpec = None,
     measure: str = "tuples",
     queue: QueueSpec = None,
     compare_global: bool = False,
@@ -315,7 +315,8 @@ def simulate(
         view: ``global``, ``local`` or ``probing``.
         probe_every: Interval of probing, in tuples or in seconds as the window is.
         n_reducers: Reducers that merge the pairs, by hash of the key.
-        capacity: Relative capacities of the workers, shape ``(n,)``; equal if None.
+        capacity: Relative capacities of the workers, shape ``(n,)``, or ``{"strong": y, "times": z}`` (see
+            `check_capacity`); equal if None.
         measure: The load that partitioners see: ``tuples``, or ``time``, which is cost over capacity.
         queue: The queue model (a `Queue` or its fields); None for none. It gives every tuple a time and a
             cost, which the partitioners and a window in time see too. Partitioners with a ``slot`` are told
