@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from dalton.envs.simulate import simulate
+from dalton.envs.simulate import Result, simulate
 from dalton.envs.workloads import Workload
 from dalton.experiments.records import Record
 from dalton.experiments.settings import Job
@@ -67,7 +67,21 @@ def execute(job: Job, *, show_progress: bool = True) -> Record:
         slides=slides,
         loads=result.loads,
         shifts=shifts_of(workload),
+        changes=changes_of(result),
     )
+
+
+def changes_of(result: Result) -> tuple[int, ...]:
+    """Tuples at which capacities change, to a slide where the schedule is in seconds."""
+    queue = result.settings.get("queue")
+    if queue is None:
+        return ()
+    ends, seen = result.column("end"), result.column("seen")
+    found = {
+        change.at_tuple if change.at is None else int(np.interp(change.at, ends, seen))
+        for change in queue.schedule
+    }
+    return tuple(sorted(found))
 
 
 def shifts_of(workload: Workload) -> tuple[int, ...]:
@@ -100,6 +114,7 @@ def write_record(folder: Path, job: Job, record: Record) -> None:
         "n_workers": record.n_workers,
         "seed": record.seed,
         "shifts": list(record.shifts),
+        "changes": list(record.changes),
         # JSON has no NaN.
         "summary": {name: value if math.isfinite(value) else None for name, value in record.summary.items()},
     }
@@ -122,4 +137,5 @@ def read_record(folder: Path) -> Record:
         slides=table.drop(columns=columns),
         loads=table[columns].to_numpy(np.int64),
         shifts=tuple(outcome["shifts"]),
+        changes=tuple(outcome.get("changes", ())),
     )

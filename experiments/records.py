@@ -52,6 +52,7 @@ QUEUE_METRICS = {
     "completion_p99": Metric("p99 completion time, ms", ",.2f", scale=1e3),
     "queue_max": Metric("longest queue", ",.0f"),
     "utilisation": Metric("utilisation", ".1%", higher=True),
+    "offered_spread": Metric("spread of utilisation", ".3f"),
 }
 """Those of simulations with a queue model."""
 METRICS |= QUEUE_METRICS
@@ -74,6 +75,8 @@ class Record:
     """``(slides, n)`` tuples per worker in the window, at the end of every slide."""
     shifts: tuple[int, ...] = ()
     """Tuple positions at which the distribution changes: the first tuple of each new one."""
+    changes: tuple[int, ...] = ()
+    """Tuple positions at which capacities change (`dalton.envs.queueing.Queue.schedule`)."""
 
     @classmethod
     def of(

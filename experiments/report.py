@@ -16,7 +16,7 @@ from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
 from dalton.envs.errors import ConfigError
-from dalton.experiments import plots
+from dalton.experiments import plots, queue_plots
 from dalton.experiments.drawing import replace
 from dalton.experiments.records import METRICS, Record, Setting, bound, grouped, paired, summarise
 
@@ -33,12 +33,14 @@ COLUMNS = (
     "throughput",
     "completion_mean",
     "completion_p99",
+    "offered_spread",
 )
 FIGURES: dict[str, tuple[Callable[[list[Record]], Figure | None], str]] = {
     "plane": (plots.balance_plane, "max/mean load over pairs per key, a point per partitioner"),
     "time": (plots.imbalance_over_time, "max/mean load along the stream, a line per partitioner"),
     "change": (plots.adaptivity, "max/mean load after a change of the distribution, a line per partitioner"),
     "heat": (plots.load_heatmap, "load of every worker over the mean, slide by slide"),
+    "queues": (queue_plots.queues_over_time, "utilisation, queues and completion times along the stream"),
     "throughput": (plots.throughput_bars, "tuples per second, a bar per partitioner"),
 }
 
