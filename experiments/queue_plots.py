@@ -61,13 +61,14 @@ def queues_over_time(records: Iterable[Record]) -> Figure | None:
     note = caption(runs) + "; dashed: capacities change" * bool(changes)
     figure = titled(1.1 + 2.3 * len(PANELS), heading("Queues over time", setting), note)
     grid = figure.subplots(len(PANELS), 1, sharex=True)
-    margins(figure, left=0.95, right=names_width(runs), hspace=0.16)
+    margins(figure, left=1.0, right=names_width(runs), hspace=0.16)
     for axes, panel in zip(grid, PANELS, strict=True):
         _draw(axes, panel, {name: _curve(same, panel) for name, same in runs.items()})
         for at in changes:
             axes.axvline(at, **CHANGE)
     for axes in grid[:-1]:
         axes.set_xlabel("")
+    figure.align_ylabels(grid)
     grid[-1].xaxis.set_major_formatter(EngFormatter(sep=""))
     return figure
 
