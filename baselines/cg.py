@@ -32,8 +32,10 @@ class ConsistentGrouping(LoadAware):
     - A source keeps the busy and the idle workers in a queue each, first come first served. While neither is
       empty, a virtual worker of the first busy one goes to the first idle one, and both must ask again for
       more: every removal is an addition, and their number stays α n. A worker keeps its place while it
-      repeats itself, and loses it when it is heard without a signal. So busy workers wait if none is idle;
-      with ``spill`` they give to who was busy least recently, as Section V-A suggests.
+      repeats itself, and loses it when it is heard without a signal.
+    - With ``spill`` a busy worker that finds none idle gives to the one that is not busy and was so least
+      recently (Section V-A). Without it, it waits (Section IV-B): all others may then be between the
+      thresholds and take nothing, while it stays overloaded for good. If all are busy, all wait.
     - Only later tuples follow a virtual worker (Section IV-D): nothing migrates. What its keys left behind is
       merged by the reducers, with the partial results of split keys, at the end of the window.
 
@@ -53,7 +55,7 @@ class ConsistentGrouping(LoadAware):
         idle: Utilisation below which it asks for more; at most ``busy``.
         slot: Time slot t0 in seconds: how long a worker watches before it speaks.
         delay: Seconds from sending a tuple until its acknowledgement.
-        spill: Whether busy workers give also where none is idle.
+        spill: Whether busy workers give also where none is idle; false pairs strictly as Section IV-B does.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class ConsistentGrouping(LoadAware):
         idle: float = 0.75,
         slot: float = 60.0,
         delay: float = 1.0,
-        spill: bool = False,
+        spill: bool = True,
     ) -> None:
         super().__init__(n_workers=n_workers, seed=seed)
         self.virtual = check_int("virtual", virtual, low=1, high=10_000)

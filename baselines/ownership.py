@@ -38,6 +38,8 @@ class Ownership(NamedTuple):
     """``(2, n)`` the queues of idle and of busy workers, first come first."""
     length: Ints
     """``(2,)`` workers in them."""
+    heard: Ints
+    """``(n,)`` what a worker said last; SILENT if it has not been heard."""
     order: Ints
     """``(n,)`` the workers by when they were last busy, or were given something without having asked."""
     moves: Ints
@@ -56,6 +58,7 @@ def ownership(virtual: int, n: int) -> Ownership:
         first=np.array([np.inf]),
         waiting=np.zeros((2, n), np.int64),
         length=np.zeros(2, np.int64),
+        heard=np.full(n, SILENT),
         order=np.zeros(n, np.int64),
         moves=np.zeros(2, np.int64),
     )
@@ -119,9 +122,12 @@ def _rank(o: Any, worker: Any) -> None:
 
 @kernel
 def _spill(o: Any, giver: Any) -> None:
-    """Give a virtual worker of a busy one to the first other one in ``order``."""
-    taker = lightest(o.order)
-    if taker != giver and o.owned[giver] > 1:
+    """Give a virtual worker of a busy one to the first in ``order`` of those that are not."""
+    taker = -1
+    for w in range(len(o.order)):
+        if o.heard[w] != BUSY and (taker < 0 or o.order[w] < o.order[taker]):
+            taker = w
+    if taker >= 0 and o.owned[giver] > 1:
         _take_out(o, BUSY, giver)
         _move(o, giver, taker)
         _rank(o, taker)
@@ -134,6 +140,7 @@ def _hear(o: Any, now: Any, spill: Any) -> None:
         worker = lightest(o.due)
         sign = o.carried[worker]
         o.due[worker] = np.inf
+        o.heard[worker] = sign
         if sign != IDLE:
             _take_out(o, IDLE, worker)
         if sign != BUSY:

@@ -28,7 +28,9 @@ def source(keys_with):
 
     def make(**given):
         # With a slack of 10 no virtual worker is ever full: a key goes to its first.
-        return Source(**{"n_workers": 3, "virtual": 2, "epsilon": 10.0, "delay": 1.0, **given})
+        return Source(
+            **{"n_workers": 3, "virtual": 2, "epsilon": 10.0, "delay": 1.0, "spill": False, **given}
+        )
 
     return make
 
@@ -61,7 +63,7 @@ def test_who_is_sent_nothing_is_not_heard(source):
 
 
 def test_first_come_first_served_on_both_sides(keys_with):
-    cg = ConsistentGrouping(n_workers=4, virtual=3, epsilon=10.0, delay=0.0)
+    cg = ConsistentGrouping(n_workers=4, virtual=3, epsilon=10.0, delay=0.0, spill=False)
     at = keys_with([(w,) for w in range(4)], n=12)  # virtual workers that move last
 
     def hear(worker, now):
@@ -130,10 +132,24 @@ def test_spilling_gives_to_who_was_busy_least_recently(source):
     assert waiting.moves == 0
     assert spilling.owners == [0, 1, 2, 0, 0, 2], "0 and 2 were never busy"
     spilling.report([FINE, FINE, BUSY])
-    spilling.send(2, 2.0)
-    spilling.send(2, 2.0)
-    # 1 was busy, and after that 0 was given one.
+    for v in (1, 2, 2):
+        spilling.send(v, 2.0)
+    # Now 1 is well; it was busy, and after that 0 was given one.
     assert spilling.owners == [0, 1, 2, 0, 0, 1]
+
+
+def test_where_all_are_busy_all_wait(source):
+    cg = source(delay=0.0, spill=True)
+    cg.report([FINE, FINE, BUSY])
+    for v in (2, 0):
+        cg.send(v, 1.0)
+    assert cg.moves == 1, "0 and 1 are well"
+    for now in range(2, 20):
+        cg.report([BUSY, BUSY, BUSY])
+        for v in (0, 1, 2):
+            cg.send(v, float(now))
+    # One more moved, from 0 to 1, which was not heard yet.
+    assert cg.moves == 2
 
 
 class Reference:
@@ -144,6 +160,7 @@ class Reference:
         self.owner = [v % n for v in range(n * virtual)]
         self.came, self.moves, self.rank = [0] * len(self.owner), 0, 0
         self.says, self.coming, self.order = [None] * n, {}, [0] * n
+        self.heard = [None] * n
         self.idle, self.busy = deque(), deque()
 
     def report(self, measured):
@@ -160,6 +177,7 @@ class Reference:
         self.order[worker] = self.rank
 
     def hear(self, worker, sign):
+        self.heard[worker] = sign
         for name, queue in (("idle", self.idle), ("busy", self.busy)):
             if sign != name and worker in queue:
                 queue.remove(worker)
@@ -171,8 +189,9 @@ class Reference:
                 self.move(giver, self.idle.popleft())
         if sign == "busy":
             self.last(worker)
-            taker = self.order.index(min(self.order))
-            if self.spill and self.busy and self.busy[0] != taker and self.owner.count(self.busy[0]) > 1:
+            well = [w for w in range(self.n) if self.heard[w] != "busy"]
+            if self.spill and self.busy and well and self.owner.count(self.busy[0]) > 1:
+                taker = min(well, key=lambda w: (self.order[w], w))
                 self.move(self.busy.popleft(), taker)
                 self.last(taker)
 
