@@ -145,6 +145,35 @@ def load_in_time(factory: Factory) -> None:
         _same(whole, np.concatenate(parts), f"in batches of {size}")
 
 
+def reports_are_heard_alike(factory: Factory) -> None:
+    """Told how busy the workers are, it decides alike for every cut, after a reset and after pickling."""
+    if factory(n_workers=8).slot is None:
+        return
+    keys, times = (column[:6_000] for column in _stream())
+    told = [np.roll(np.linspace(0.0, 2.0, 8), slot) for slot in range(6)]
+
+    def routed(p: Partitioner, size: int) -> Workers:
+        parts = []
+        for slot in range(6):
+            p.report(told[slot])
+            for i in range(1_000 * slot, 1_000 * (slot + 1), size):
+                part = slice(i, min(i + size, 1_000 * (slot + 1)))
+                parts.append(p.route(keys[part], times[part]))
+                # In the middle of a slot: at its end the next report would replace what was lost.
+                p = pickle.loads(pickle.dumps(p)) if (size, i) == (7, 2_350) else p
+        return np.concatenate(parts)
+
+    before = np.array(told)
+    p = factory(n_workers=8)
+    whole = routed(p, 1_000)
+    _require(whole.min() >= 0 and whole.max() < 8, f"worker {whole.min()} .. {whole.max()}, expected 0 .. 7")
+    _require(np.array_equal(np.array(told), before), "the report was changed")
+    p.reset()
+    _same(whole, routed(p, 1_000), "after reset()")
+    for size in (1, 7):
+        _same(whole, routed(factory(n_workers=8), size), f"in batches of {size}")
+
+
 def pickle_continues(factory: Factory) -> None:
     """A partitioner pickled in mid-stream goes on as the original does."""
     keys, times = _stream()
@@ -233,6 +262,7 @@ CHECKS: dict[str, Callable[[Factory], None]] = {
         reset_equals_fresh,
         batch_equals_loop,
         load_in_time,
+        reports_are_heard_alike,
         pickle_continues,
         params_round_trip,
         input_not_changed,

@@ -56,6 +56,8 @@ class Partitioner(ABC):
     """What a second of cost adds to a worker's load, shape ``(n,)``; None where load counts tuples."""
     employed: tuple[Costs, tuple[Step, ...]] | None = None
     """Capacities and their changes, where `employ` was told and the scheme wants to know."""
+    slot: float | None = None
+    """Seconds after which it is told how busy the workers are (`report`); None for never."""
 
     def __init__(self, *, n_workers: int, seed: int = 0) -> None:
         self.n_workers = check_int("n_workers", n_workers, low=1, high=MAX_WORKERS)
@@ -142,6 +144,13 @@ class Partitioner(ABC):
 
     def probe(self, truth: LoadState, total: Keys) -> None:  # noqa: B027 (an empty default, not a forgotten one)
         """Replace the own load estimate by the workers' real one; nothing to do where there is none."""
+
+    def report(self, utilisation: ArrayLike) -> None:  # noqa: B027 (as above)
+        """Hear how busy the workers were in the last ``slot``: work sent to each over what it could do.
+
+        Shape ``(n,)``; NaN for one that could do nothing. A driver that knows capacities calls it between two
+        tuples, whenever a slot has passed.
+        """
 
     @abstractmethod
     def _reset(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalton.envs.draws import COST_STREAM, stream_key, unit
-from dalton.envs.errors import ConfigError, check_int, check_real, shown
+from dalton.envs.errors import ConfigError, check_flag, check_int, check_real, shown
 from dalton.envs.hashing import mix64
 from dalton.envs.kernel import kernel
 
@@ -71,8 +71,7 @@ def key_costs(
                 nothing = 0 if name == "cost_spread" else "none"
                 raise ConfigError(f"{name} = {shown(value)}: expected {nothing} unless cost_mean is set")
         return None
-    if not isinstance(cost_seeded, bool):
-        raise ConfigError(f"cost_seeded = {shown(cost_seeded)}: expected true or false")
+    check_flag("cost_seeded", cost_seeded)
     return KeyCosts(
         check_real("cost_mean", cost_mean, above=0),
         check_real("cost_spread", cost_spread, low=0, high=1),

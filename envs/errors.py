@@ -53,6 +53,13 @@ def check_real(
     return number
 
 
+def check_flag(field: str, value: object) -> bool:
+    """Return ``value`` if it is true or false, or raise `ConfigError`."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{field} = {shown(value)}: expected true or false")
+    return value
+
+
 def check_choice(field: str, value: object, allowed: Iterable[str]) -> str:
     """Return ``value`` if it is one of ``allowed``, or raise naming them and the nearest."""
     names = sorted(allowed)

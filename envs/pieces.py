@@ -44,7 +44,7 @@ def pieces_of(chunks: Iterator[Chunk], window: Window, interval: float = np.inf)
             at = chunk.start + low if times is None else float(times[low])
             previous, tick = tick, _number(at, interval)
             probe = previous not in (None, tick)
-            piece = Piece(_number(at, window.slide), _cut(chunk, low, high), probe, last=False)
+            piece = Piece(_number(at, window.slide), chunk.part(low, high), probe, last=False)
             if held is not None:
                 yield held._replace(last=held.slide != piece.slide)
             held = piece
@@ -74,11 +74,6 @@ def _steps(chunk: Chunk, times: NDArray[np.float64] | None, step: float) -> NDAr
         return np.flatnonzero(np.diff(np.floor(times / step))) + 1
     length = int(step)
     return np.arange(-chunk.start % length, len(chunk.keys), length)
-
-
-def _cut(chunk: Chunk, low: int, high: int) -> Chunk:
-    columns: Any = (None if column is None else column[low:high] for column in chunk[1:])
-    return Chunk(chunk.start + low, *columns)
 
 
 def whole_slides(pieces: Iterator[Piece]) -> Iterator[Piece]:

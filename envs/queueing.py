@@ -5,7 +5,7 @@ The servers themselves are in `dalton.envs.servers`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dalton.envs.errors import ConfigError, check_int, check_real, shown
 from dalton.envs.metrics import mean_of
 from dalton.envs.servers import Histogram, Servers, Step
+from dalton.envs.window import CapacitySpec, check_capacity
 from dalton.envs.workloads import Chunk, Workload
 
 Floats = NDArray[np.float64]
@@ -22,10 +23,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Change:
-    """From a time on, a worker has another capacity; 0 is a failure, a later change the recovery."""
+    """From a time on, a worker has another capacity; 0 is a failure, a later change the recovery.
 
-    worker: int
-    capacity: float
+    Without a worker, all have others: ``capacity`` is then a list or ``{"strong": y, "times": z}``.
+    """
+
+    capacity: float | CapacitySpec
+    worker: int | None = None
     at: float | None = None
     """Stream time in seconds."""
     at_tuple: int | None = None
@@ -38,17 +42,25 @@ class Change:
         moments = ("at", "at_tuple")
         allowed = (
             isinstance(given, Mapping)
-            and {"worker", "capacity"} <= set(given) <= {"worker", "capacity", *moments}
+            and {"capacity"} <= set(given) <= {"worker", "capacity", *moments}
             and sum(given.get(name) is not None for name in moments) == 1
         )
         if not allowed:
             raise ConfigError(
                 f"{place} = {shown(spec)}: expected worker, capacity, and either at or at_tuple"
             )
+        worker, capacity = given.get("worker"), given["capacity"]
+        if worker is not None:
+            worker = check_int(f"{place}.worker", worker, low=0)
+            capacity = check_real(f"{place}.capacity", capacity, low=0)
+        elif not isinstance(capacity, Sequence | Mapping | np.ndarray) or isinstance(capacity, str):
+            raise ConfigError(
+                f"{place}.capacity = {shown(capacity)}: expected those of all workers, where none is named"
+            )
         at, position = given.get("at"), given.get("at_tuple")
         return cls(
-            check_int(f"{place}.worker", given["worker"], low=0),
-            check_real(f"{place}.capacity", given["capacity"], low=0),
+            capacity,
+            worker,
             None if at is None else check_real(f"{place}.at", at),
             None if position is None else check_int(f"{place}.at_tuple", position, low=0),
         )
@@ -113,8 +125,8 @@ class Queue:
             raise ConfigError(f"queue.rate = {rate:g}: expected none, the trace has times of its own")
         return rate
 
-    def steps(self, workload: Workload, rate: float | None) -> list[Step]:
-        """The schedule in seconds."""
+    def steps(self, workload: Workload, rate: float | None, n: int) -> list[Step]:
+        """The schedule of ``n`` workers in seconds."""
         found: list[Step] = []
         for i, change in enumerate(self.schedule):
             at = change.at
@@ -126,7 +138,11 @@ class Queue:
                         f"where arrivals = {workload.arrivals!r}"
                     )
                 at = change.at_tuple / (workload.rate if rate is None else rate)
-            found.append((at, change.worker, change.capacity))
+            if change.worker is not None:
+                assert isinstance(change.capacity, float)
+                found.append((at, change.worker, change.capacity))
+            else:
+                found += [(at, w, float(c)) for w, c in enumerate(check_capacity(change.capacity, n))]
         return found
 
 
@@ -169,6 +185,10 @@ class QueueSlide(NamedTuple):
     """The same of the worker that has least, of those that could do any."""
     utilisation_max: float
     """And of the one that has most."""
+    offered_min: float
+    """Work sent to a worker over work that it could have done, of the one that has least (CG Table III)."""
+    offered_max: float
+    """And of the one that has most: above 1 its queue grows."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +211,10 @@ class Queues:
         """One number per metric, of the whole stream unless it is a mean over slides (queue, utilisation)."""
         done = float(self.times.counts.sum())
         columns = dict(zip(QueueSlide._fields, np.array(self.slides, np.float64).T, strict=False))
-        spread = columns["utilisation_max"] - columns["utilisation_min"] if columns else np.empty(0)
+        spread = {
+            name: columns[f"{name}_max"] - columns[f"{name}_min"] if columns else np.empty(0)
+            for name in ("utilisation", "offered")
+        }
         return {
             "completion_mean": self.times.mean,
             "completion_p50": self.times.percentile(50),
@@ -201,7 +224,8 @@ class Queues:
             "queue": mean_of(columns.get("queue", np.empty(0))),
             "queue_max": float(np.max(columns.get("queue_max", np.empty(0)), initial=0.0)),
             "utilisation": _mean(columns.get("utilisation", np.empty(0))),
-            "utilisation_spread": _mean(spread),
+            "utilisation_spread": _mean(spread["utilisation"]),
+            "offered_spread": _mean(spread["offered"]),
             "makespan": self.makespan,
             "arrival_rate": self.rate,
             "completion_rate": done / self.makespan if self.makespan > 0 else np.nan,
@@ -220,14 +244,14 @@ class QueueMeter:
     def __init__(self, queue: Queue, workload: Workload, capacity: Floats) -> None:
         self.queue, self.workload = queue, workload
         self.rate = queue.arrival_rate(workload, capacity)
-        self.steps = queue.steps(workload, self.rate)
+        self.steps = queue.steps(workload, self.rate, len(capacity))
         self.servers = Servers(n_workers=len(capacity), capacity=capacity, schedule=self.steps)
         self.slides: list[QueueSlide] = []
         self.utilisation: list[Floats] = []
         self.times = Histogram()
         self._times = Histogram()
         self._end, self._completed = np.nan, 0
-        self._worked = self._provided = np.zeros(len(capacity))
+        self._worked = self._provided = self._sent = np.zeros(len(capacity))
 
     def chunks(self, chunk_size: int) -> Iterator[Chunk]:
         """The stream with the times and costs of the queue model."""
@@ -257,8 +281,10 @@ class QueueMeter:
         worked, provided = servers.worked(now), servers.provided(now)
         room = provided - self._provided
         able = room > 0
-        share = np.full(len(room), np.nan)
+        share, offered = np.full((2, len(room)), np.nan)
         np.divide(worked - self._worked, room, out=share, where=able)
+        sent = servers.state.sent.copy()
+        np.divide(sent - self._sent, room, out=offered, where=able)
         times = self._times
         self.slides.append(
             QueueSlide(
@@ -275,12 +301,14 @@ class QueueMeter:
                 utilisation=float((worked - self._worked).sum() / room.sum()) if able.any() else np.nan,
                 utilisation_min=float(share[able].min()) if able.any() else np.nan,
                 utilisation_max=float(share[able].max()) if able.any() else np.nan,
+                offered_min=float(offered[able].min()) if able.any() else np.nan,
+                offered_max=float(offered[able].max()) if able.any() else np.nan,
             )
         )
         self.utilisation.append(share)
         self.times.merge(times)
         self._times = Histogram()
-        self._completed, self._worked, self._provided = completed, worked, provided
+        self._completed, self._worked, self._provided, self._sent = completed, worked, provided, sent
 
     def result(self) -> Queues:
         """All of it, after the last slide."""

@@ -48,6 +48,8 @@ class QueueState(NamedTuple):
     """``(n, S + 1)`` when each leg begins: -inf, the changes in order, inf."""
     speed: Floats
     """``(n, S)`` capacity in each leg."""
+    sent: Floats
+    """``(n,)`` work sent to it so far."""
     length: Ints
     """``(n,)`` tuples in the chain."""
     ends: Ints
@@ -112,6 +114,7 @@ def _serve(q: Any, workers: Any, times: Any, costs: Any, out: Any) -> Any:
             return i
         w, now = workers[i], times[i]
         _leave(q, w, now)
+        q.sent[w] += costs[i]
         _, last = execute(free, idle, q.leg, begins, speed, w, now, costs[i])
         out[i] = last - now
         place = q.spare[0]
@@ -202,6 +205,7 @@ class Servers:
             leg=np.zeros(n, np.int64),
             begins=begins,
             speed=speed,
+            sent=np.zeros(n),
             length=np.zeros(n, np.int64),
             ends=np.full((2, n), NOBODY),
             done=np.empty(pool),
@@ -264,7 +268,11 @@ class Servers:
 
     def provided(self, until: float | Floats) -> Floats:
         """Work that every worker could have done from the first arrival until a time, shape ``(n,)``."""
-        begins = np.maximum(self.state.begins, self.began)
+        return self.capacity_between(self.began, until)
+
+    def capacity_between(self, since: float, until: float | Floats) -> Floats:
+        """Work that every worker can do between two times, shape ``(n,)``."""
+        begins = np.maximum(self.state.begins, since)
         ends = np.minimum(begins[:, 1:], np.broadcast_to(until, self.n_workers)[:, None])
         return np.asarray((self.state.speed * np.clip(ends - begins[:, :-1], 0.0, None)).sum(axis=1))
 

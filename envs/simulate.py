@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from dalton.envs.cluster import Cluster
 from dalton.envs.contract import Keys, Partitioner, Workers
@@ -37,10 +37,11 @@ from dalton.envs.metrics import (
     replication,
     std_dev,
 )
+from dalton.envs.monitor import Monitor
 from dalton.envs.pieces import CHUNK, Piece, clock_of, pieces_of, whole_slides
 from dalton.envs.progress import progress
 from dalton.envs.queueing import Queue, QueueMeter, Queues, QueueSlide, QueueSpec
-from dalton.envs.window import DEFAULT_WINDOW, TICKS, Window, WindowSpec, check_capacity
+from dalton.envs.window import DEFAULT_WINDOW, TICKS, CapacitySpec, Window, WindowSpec, check_capacity
 from dalton.envs.workloads import Chunk, Workload
 
 if TYPE_CHECKING:
@@ -169,13 +170,20 @@ class Router(Protocol):
 class _Sources:
     """The partitioners of all sources behind one ``route``."""
 
-    def __init__(self, partitioner: Partitioner, n_sources: int, view: str) -> None:
+    def __init__(
+        self, partitioner: Partitioner, n_sources: int, view: str, meter: QueueMeter | None = None
+    ) -> None:
         many = n_sources if view != "global" else 1
         self.all = [partitioner, *(_twin(partitioner) for _ in range(many - 1))]
         self.seconds = 0.0
+        self.monitor: Monitor | None = None
+        if meter is not None and partitioner.slot is not None:
+            self.monitor = Monitor(partitioner.slot, meter.servers)
         # Compiled or loaded from the cache before anything is timed, with enough keys and time to reach also
         # what runs only now and then.
-        _twin(partitioner).route(np.arange(2000), np.linspace(0.0, 1000.0, 2000), np.full(2000, 0.001))
+        twin = _twin(partitioner)
+        twin.report(np.zeros(twin.n_workers))
+        twin.route(np.arange(2000), np.linspace(0.0, 1000.0, 2000), np.full(2000, 0.001))
 
     def prepare(self, workload: Workload, chunk_size: int) -> None:
         counts = WindowCounts(1)
@@ -187,6 +195,15 @@ class _Sources:
             partitioner.prepare(keys, tuples)
 
     def route(self, chunk: Chunk) -> Workers:
+        if self.monitor is None:
+            return self._send(chunk)
+        return self.monitor.drive(chunk, self._send, self._report)
+
+    def _report(self, utilisation: NDArray[np.float64]) -> None:
+        for partitioner in self.all:
+            partitioner.report(utilisation)
+
+    def _send(self, chunk: Chunk) -> Workers:
         started = time.perf_counter()
         if len(self.all) == 1:
             workers = self.all[0].route(chunk.keys, chunk.times, chunk.costs)
@@ -224,7 +241,7 @@ def simulate(
     view: str = "global",
     probe_every: float | None = None,
     n_reducers: int = 1,
-    capacity: ArrayLike | None = None,
+    capacity: CapacitySpec = None,
     measure: str = "tuples",
     queue: QueueSpec = None,
     compare_global: bool = False,
@@ -241,10 +258,12 @@ def simulate(
         view: ``global``, ``local`` or ``probing``.
         probe_every: Interval of probing, in tuples or in seconds as the window is.
         n_reducers: Reducers that merge the pairs, by hash of the key.
-        capacity: Relative capacities of the workers, shape ``(n,)``; equal if None.
+        capacity: Relative capacities of the workers, shape ``(n,)``, or ``{"strong": y, "times": z}`` (see
+            `check_capacity`); equal if None.
         measure: The load that partitioners see: ``tuples``, or ``time``, which is cost over capacity.
         queue: The queue model (a `Queue` or its fields); None for none. It gives every tuple a time and a
-            cost, which the partitioners and a window in time see too.
+            cost, which the partitioners and a window in time see too. Partitioners with a ``slot`` are told
+            how busy the workers are.
         compare_global: Also route by the global view, to measure the disagreement with it.
         show_progress: Show a progress bar if it takes long.
         chunk_size: Tuples generated at a time; it changes nothing but memory and speed.
@@ -266,8 +285,8 @@ def simulate(
             f"probe_every = {probe_every}: expected a number for view 'probing' and none otherwise"
         )
     interval = _interval(probe_every, span)
-    sources = _Sources(partitioner, workload.n_sources, view)
-    shadow = _Sources(_twin(partitioner), 1, "global") if compare_global else None
+    sources = _Sources(partitioner, workload.n_sources, view, meter)
+    shadow = _Sources(_twin(partitioner), 1, "global", meter) if compare_global else None
     if partitioner.lookahead == "stream":
         for group in filter(None, (sources, shadow)):
             group.prepare(workload, chunk_size)
@@ -301,7 +320,7 @@ def drive(
     n_workers: int,
     window: Window,
     n_reducers: int = 1,
-    capacity: ArrayLike | None = None,
+    capacity: CapacitySpec = None,
     measure: str = "tuples",
     meter: QueueMeter | None = None,
     show_progress: bool = True,

@@ -73,6 +73,7 @@ class Window:
 
 
 WindowSpec = Window | Mapping[str, Any] | None
+CapacitySpec = ArrayLike | Mapping[str, Any] | None
 DEFAULT_WINDOW = Window(200_000, 20_000)
 
 
@@ -101,12 +102,12 @@ def load_state(n: int, window: Window | None, pace: Floats | None = None) -> Loa
     return LoadState(*zeros, edge, pace)
 
 
-def pace_of(measure: str, capacity: ArrayLike | None, n: int) -> Floats | None:
+def pace_of(measure: str, capacity: CapacitySpec, n: int) -> Floats | None:
     """What a second of cost adds to the load of each of ``n`` workers; None where load counts tuples.
 
     Args:
         measure: ``tuples``, or ``time``: the time that the worker needs, cost / capacity.
-        capacity: Capacities of the workers, shape ``(n,)``; 1 if None.
+        capacity: Capacities of the workers as for `check_capacity`.
         n: Number of workers.
     """
     check_choice("measure", measure, MEASURES)
@@ -114,10 +115,22 @@ def pace_of(measure: str, capacity: ArrayLike | None, n: int) -> Floats | None:
     return None if measure == "tuples" else TICKS / strength
 
 
-def check_capacity(capacity: ArrayLike | None, n: int) -> Floats:
-    """Capacities as float64, shape ``(n,)``: ones if None."""
+def check_capacity(capacity: CapacitySpec, n: int) -> Floats:
+    """Capacities as float64, shape ``(n,)``: ones if None.
+
+    A mapping ``{"strong": y, "times": z}`` is the cluster of CG Section VI-B: the first y workers are z times
+    as strong as the others, and the mean is 1.
+    """
     if capacity is None:
         return np.ones(n)
+    if isinstance(capacity, Mapping):
+        if set(capacity) != {"strong", "times"}:
+            raise ConfigError(f"capacity = {shown(capacity)}: expected the fields strong and times")
+        many = check_int("capacity.strong", capacity["strong"], low=0, high=n)
+        strength = np.ones(n)
+        strength[:many] = check_real("capacity.times", capacity["times"], above=0, high=1e6)
+        strength /= strength.mean()
+        return strength
     try:
         strength = np.array(capacity, np.float64)
     except (TypeError, ValueError):

@@ -124,6 +124,11 @@ class Chunk(NamedTuple):
     costs: Reals | None
     sources: NDArray[np.int32] | None
 
+    def part(self, low: int, high: int) -> Chunk:
+        """Tuples ``low .. high - 1`` of the chunk."""
+        columns: Any = (None if column is None else column[low:high] for column in self[1:])
+        return Chunk(self.start + low, *columns)
+
 
 class Common(TypedDict, total=False):
     """Parameters of every synthetic workload; `Workload` says what they mean."""

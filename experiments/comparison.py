@@ -34,7 +34,15 @@ from dalton.experiments.tracking import Store
 log = logging.getLogger("dalton")
 
 # Of the report's columns those that fit a terminal.
-COLUMNS = ("max_over_mean", "replication", "ns_per_tuple", "throughput", "completion_mean", "completion_p99")
+COLUMNS = (
+    "max_over_mean",
+    "replication",
+    "ns_per_tuple",
+    "throughput",
+    "completion_mean",
+    "completion_p99",
+    "offered_spread",
+)
 
 
 class Outcome(NamedTuple):

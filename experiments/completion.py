@@ -41,7 +41,7 @@ def completion_over_time(records: Iterable[Record]) -> Figure | None:
     first = {name: same[0] for name, same in runs.items() if MEAN in same[0].slides}
     if not first:
         return None
-    shifts = sorted({shift for record in first.values() for shift in record.shifts})
+    shifts = sorted({shift for record in first.values() for shift in record.marks})
     seed = next(iter(first.values())).seed
     note = f"seed {seed}; line: mean of a slide's tuples, band: shortest to longest" + (
         "; dashed: the stream or a worker changes" * bool(shifts)

@@ -17,8 +17,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from dalton.envs.queueing import Queue, QueueSpec
-from dalton.envs.simulate import simulate
+from dalton.envs.simulate import Result, simulate
 from dalton.envs.workloads import Workload
 from dalton.experiments import cooperating
 from dalton.experiments.records import Record
@@ -75,18 +74,29 @@ def execute(job: Job, *, show_progress: bool = True) -> Record:
         summary=summary,
         slides=slides,
         loads=result.loads,
-        shifts=shifts_of(workload, job.cluster.queue),
+        shifts=shifts_of(workload),
+        changes=changes_of(result),
         rounds=rounds,
     )
 
 
-def shifts_of(workload: Workload, queue: QueueSpec = None) -> tuple[int, ...]:
-    """Tuples at which the distribution changes at once, or the capacity of a worker."""
+def changes_of(result: Result) -> tuple[int, ...]:
+    """Tuples at which capacities change, to a slide where the schedule is in seconds."""
+    queue = result.settings.get("queue")
+    if queue is None:
+        return ()
+    ends, seen = result.column("end"), result.column("seen")
+    found = {
+        change.at_tuple if change.at is None else int(np.interp(change.at, ends, seen))
+        for change in queue.schedule
+    }
+    return tuple(sorted(found))
+
+
+def shifts_of(workload: Workload) -> tuple[int, ...]:
+    """Tuples at which the distribution changes at once."""
     every = getattr(workload, "every", None)
-    changes = () if every is None else range(every, workload.n_tuples, every)
-    model = Queue.of(queue)
-    steps = () if model is None else (change.at_tuple for change in model.schedule)
-    return tuple(sorted({*changes, *(at for at in steps if at is not None)}))
+    return () if every is None else tuple(range(every, workload.n_tuples, every))
 
 
 @contextmanager
@@ -113,6 +123,7 @@ def write_record(folder: Path, job: Job, record: Record) -> None:
         "n_workers": record.n_workers,
         "seed": record.seed,
         "shifts": list(record.shifts),
+        "changes": list(record.changes),
         # JSON has no NaN.
         "summary": {name: value if math.isfinite(value) else None for name, value in record.summary.items()},
     }
@@ -139,4 +150,5 @@ def read_record(folder: Path) -> Record:
         loads=table[columns].to_numpy(np.int64),
         shifts=tuple(outcome["shifts"]),
         rounds=pd.read_parquet(rounds) if rounds.exists() else pd.DataFrame(),
+        changes=tuple(outcome.get("changes", ())),
     )

@@ -67,12 +67,13 @@ CHANGE: dict[str, Any] = {"color": DARK, "linestyle": (0, (4, 3)), "linewidth": 
 HEAT = "PuOr_r"
 
 
-def _title(what: str, setting: Setting) -> str:
+def heading(what: str, setting: Setting) -> str:
+    """The title of a figure of one setting."""
     workload, n = setting
     return f"{what}: {workload}, {n} worker{'s' * (n != 1)}"
 
 
-def _mean(runs: Runs, spread: str = "") -> str:
+def caption(runs: Runs, spread: str = "") -> str:
     """What a number of the figure is, and how its spread is drawn if there is one."""
     counts = sorted({len(same) for same in runs.values()})
     if counts[-1] == 1:
@@ -81,7 +82,7 @@ def _mean(runs: Runs, spread: str = "") -> str:
 
 
 def _band(runs: Runs) -> str:
-    return _mean(runs, f", band{' of the coloured' * (len(runs) > MANY)} from the least to the greatest")
+    return caption(runs, f", band{' of the coloured' * (len(runs) > MANY)} from the least to the greatest")
 
 
 def _lines(figure: Figure, curves: dict[str, pd.DataFrame], x: str) -> Axes:
@@ -123,9 +124,9 @@ def imbalance_over_time(records: Iterable[Record]) -> Figure:
         slides = pd.concat([record.slides for record in same]).groupby("slide")
         curve = slides["max_over_mean"].agg(["mean", "min", "max"])
         curves[name] = curve.set_index(slides["seen"].mean())
-    shifts = sorted({shift for same in runs.values() for record in same for shift in record.shifts})
+    shifts = sorted({shift for same in runs.values() for record in same for shift in record.marks})
     note = _band(runs) + "; dashed: the stream or a worker changes" * bool(shifts)
-    figure = titled(names_height(len(runs)), _title("Balance over time", setting), note)
+    figure = titled(names_height(len(runs)), heading("Balance over time", setting), note)
     axes = _lines(figure, curves, "position in the stream (tuples)")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     for shift in shifts:
@@ -155,7 +156,7 @@ def adaptivity(records: Iterable[Record]) -> Figure | None:
             curves[name] = seeds.agg(["mean", "min", "max"]).T
     most = max(map(len, rows.values()))
     note = f"mean over {most} changes; {_band(runs)}" if most > 1 else _band(runs)
-    figure = titled(names_height(len(curves)), _title("After a change", setting), note)
+    figure = titled(names_height(len(curves)), heading("After a change", setting), note)
     axes = _lines(figure, curves, "slides since the distribution changed (number)")
     axes.axvline(-0.5, **CHANGE)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -165,7 +166,7 @@ def adaptivity(records: Iterable[Record]) -> Figure | None:
 def _spans(record: Record) -> list[tuple[int, int]]:
     """Row of the first slide of every new distribution, and the number of slides it lasts."""
     seen = record.slides["seen"].to_numpy()
-    rows = {int(np.searchsorted(seen, shift, side="right")) for shift in record.shifts}
+    rows = {int(np.searchsorted(seen, shift, side="right")) for shift in record.marks}
     inside = sorted(row for row in rows if 0 < row < len(seen))
     return [(row, end - row) for row, end in itertools.pairwise([*inside, len(seen)])]
 
@@ -187,8 +188,8 @@ def balance_plane(records: Iterable[Record]) -> Figure:
     x, y = "replication", "max_over_mean"
     table = summarise(given).set_index("partitioner").dropna(subset=[x, y])
     least, fewest = bound(given)
-    note = _mean(runs, ", bars are 95 % intervals") + "; better is lower and further left"
-    figure = titled(5.2, _title("Balance and its cost", setting), note)
+    note = caption(runs, ", bars are 95 % intervals") + "; better is lower and further left"
+    figure = titled(5.2, heading("Balance and its cost", setting), note)
     axes = figure.add_subplot()
     margins(figure, left=0.6, right=0.2, bottom=0.78)
     frame(axes, PAIRS, LOAD)
@@ -233,7 +234,7 @@ def load_heatmap(records: Iterable[Record]) -> Figure:
         f"seed {min(same[0].seed for same in runs.values())}"
         + "; dashed: the stream or a worker changes" * any(_spans(same[0]) for same in runs.values())
     )
-    figure = titled(height, _title("Load of the workers", setting), note)
+    figure = titled(height, heading("Load of the workers", setting), note)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     margins(figure, left=0.6, right=1.0, top=0.8, hspace=0.28, wspace=0.08)
     ratios = {name: _ratio(same[0].loads) for name, same in runs.items()}
@@ -284,8 +285,8 @@ def throughput_bars(records: Iterable[Record]) -> Figure:
     }
     order = sorted(rates, key=lambda name: math.inf if math.isnan(rates[name][0]) else -rates[name][0])
     values, halves = np.array([rates[name] for name in order]).T / 1e6
-    note = _mean(runs, ", whiskers are 95 % intervals")
-    figure = titled(1.3 + 0.2 * len(runs), _title("Throughput", setting), note)
+    note = caption(runs, ", whiskers are 95 % intervals")
+    figure = titled(1.3 + 0.2 * len(runs), heading("Throughput", setting), note)
     axes = figure.add_subplot()
     margins(figure, left=max(map(width, runs)) / 72 + 0.3, right=0.9)
     frame(axes, "throughput (M tuples/s)", "")

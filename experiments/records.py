@@ -52,6 +52,7 @@ QUEUE_METRICS = {
     "completion_p99": Metric("p99 completion time, ms", ",.2f", scale=1e3),
     "queue_max": Metric("longest queue", ",.0f"),
     "utilisation": Metric("utilisation", ".1%", higher=True),
+    "offered_spread": Metric("spread of utilisation", ".3f"),
 }
 """Those of simulations with a queue model."""
 METRICS |= QUEUE_METRICS
@@ -73,9 +74,16 @@ class Record:
     loads: NDArray[np.int64] = field(repr=False)
     """``(slides, n)`` tuples per worker in the window, at the end of every slide."""
     shifts: tuple[int, ...] = ()
-    """Tuple positions at which the distribution, or a worker's capacity, changes: the first after each."""
+    """Tuple positions at which the distribution changes: the first tuple of each new one."""
+    changes: tuple[int, ...] = ()
+    """Tuple positions at which capacities change (`dalton.envs.queueing.Queue.schedule`)."""
     rounds: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
     """A row per round of cooperating partitioners (`dalton.agents.protocol.Round`); empty for others."""
+
+    @property
+    def marks(self) -> tuple[int, ...]:
+        """Tuple positions at which the stream or a worker changes."""
+        return tuple(sorted({*self.shifts, *self.changes}))
 
     @classmethod
     def of(

@@ -16,7 +16,7 @@ from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
 from dalton.envs.errors import ConfigError
-from dalton.experiments import plots, round_plots
+from dalton.experiments import plots, queue_plots, round_plots
 from dalton.experiments.completion import completion_over_time, completion_sweep
 from dalton.experiments.drawing import replace
 from dalton.experiments.records import METRICS, Record, Setting, bound, grouped, paired, summarise
@@ -34,6 +34,7 @@ COLUMNS = (
     "throughput",
     "completion_mean",
     "completion_p99",
+    "offered_spread",
 )
 FIGURES: dict[str, tuple[Callable[[list[Record]], Figure | None], str]] = {
     "plane": (plots.balance_plane, "max/mean load over pairs per key, a point per partitioner"),
@@ -41,6 +42,7 @@ FIGURES: dict[str, tuple[Callable[[list[Record]], Figure | None], str]] = {
     "change": (plots.adaptivity, "max/mean load after a change of the distribution, a line per partitioner"),
     "heat": (plots.load_heatmap, "load of every worker over the mean, slide by slide"),
     "completion": (completion_over_time, "completion time along the stream, a line per partitioner"),
+    "queues": (queue_plots.queues_over_time, "utilisation, queues and completion times along the stream"),
     "throughput": (plots.throughput_bars, "tuples per second, a bar per partitioner"),
     "rounds": (round_plots.rounds_over_time, "DSYNC and disagreement of the local Q-tables, round by round"),
     "convergence": (round_plots.convergence, "imbalance and aggregation cost of cooperating partitioners"),

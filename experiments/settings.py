@@ -29,7 +29,7 @@ class Cluster:
 
     n_workers: int
     window: Params
-    capacity: list[float] | None = None
+    capacity: list[float] | Params | None = None
     queue: Params | None = None
     n_reducers: int = 16
     n_partitioners: int = 1

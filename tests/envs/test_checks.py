@@ -318,6 +318,43 @@ class DoublesCosts(Correct):
         super()._route(keys, times, costs, out)
 
 
+class Listens(Correct):
+    """Takes turns from the worker that was said to be the busiest; all that can go wrong is below."""
+
+    slot = 1.0
+
+    def _reset(self):
+        super()._reset()
+        self.busiest = 0
+
+    def report(self, utilisation):
+        self.busiest = int(np.argmax(utilisation))
+
+    def choose(self, keys, turns):
+        return (super().choose(keys, turns) + self.busiest) % self.n_workers
+
+
+class ForgetsReports(Listens):
+    def __getstate__(self):
+        return {**vars(self), "busiest": 0}
+
+
+class ReportsNotReset(Listens):
+    def _reset(self):
+        self.told = getattr(self, "told", 0)
+        super()._reset()
+
+    def report(self, utilisation):
+        self.told += 1
+        self.busiest = self.told % 5
+
+
+class ChangesReports(Listens):
+    def report(self, utilisation):
+        super().report(utilisation)
+        utilisation[:] = 0.0
+
+
 ANY = Exception
 SPLIT = "a key is on 3, declared 2"
 RANDOM = {
@@ -365,6 +402,9 @@ BROKEN = {
     SumsCostsByBatch: {"load_in_time": "after pickling: tuple 0"},
     ForgetsCosts: {"load_in_time": "after pickling: tuple 3"},
     DoublesCosts: {"load_in_time": ANY},
+    ForgetsReports: {"reports_are_heard_alike": "in batches of 7: tuple 2357"},
+    ReportsNotReset: {"reports_are_heard_alike": "after reset"},
+    ChangesReports: {"reports_are_heard_alike": "the report was changed"},
     Unpicklable: {"load_in_time": ANY, "pickle_continues": ANY, "memory_stays_flat": ANY},
     PartlyPickled: {"pickle_continues": "after pickling: tuple"},
     SeedNotInParams: {"params_round_trip": "lack what was given"},
@@ -415,6 +455,7 @@ def test_every_check_but_those_of_shapes_is_the_only_one_to_catch_something():
 @pytest.mark.parametrize("check", CHECKS)
 def test_a_correct_partitioner_passes(check):
     CHECKS[check](Correct)
+    CHECKS[check](Listens)
 
 
 def test_a_correct_partitioner_passes_all_at_once():

@@ -258,3 +258,47 @@ def test_times_that_are_not_ours_to_change(tmp_path):
     poisson = zipf(arrivals="poisson")
     with pytest.raises(ConfigError, match="expected at, in seconds, where arrivals = 'poisson'"):
         run(workload=poisson, queue={"schedule": [{"worker": 1, "capacity": 1.0, "at_tuple": 1}]})
+
+
+def test_work_offered_may_exceed_what_can_be_done():
+    # Round robin over capacities of 1 and 3 at a rate of 2 seconds of work per second.
+    stream = zipf(cost_mean=None, cost_spread=0.0)
+    result = run("sg", stream, n=2, capacity=[1.0, 3.0], queue={"rate": 300.0, "service": 0.01})
+    offered = {name: result.column(name)[1:-1] for name in ("offered_min", "offered_max")}
+    assert offered["offered_max"] == pytest.approx(1.5, rel=0.01)
+    assert offered["offered_min"] == pytest.approx(0.5, rel=0.01)
+    assert result.column("utilisation_max")[1:-1] == pytest.approx(1.0)
+    assert result.summary()["offered_spread"] == pytest.approx(1.0, rel=0.01)
+
+
+def test_a_cluster_is_described_by_how_many_are_how_strong():
+    described = {"strong": 1, "times": 5}
+    listed = run(capacity=[2.5, 0.5, 0.5, 0.5], queue={"rate": 450.0})
+    assert run(capacity=described, queue={"rate": 450.0}).queue.slides == listed.queue.slides
+    changes = [{"at": 2.0, "worker": w, "capacity": c} for w, c in enumerate([1.6, 1.6, 0.4, 0.4])]
+    one_by_one = run(queue={"rate": 450.0, "schedule": changes})
+    for capacity in ({"strong": 2, "times": 4.0}, [1.6, 1.6, 0.4, 0.4]):
+        at_once = run(queue={"rate": 450.0, "schedule": [{"at": 2.0, "capacity": capacity}]})
+        assert at_once.queue.slides == one_by_one.queue.slides
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"capacity": {"strong": 5, "times": 2}}, "capacity.strong = 5: expected a whole number from 0 to 4"),
+        ({"capacity": {"strong": 2, "times": 0}}, "capacity.times = 0: expected a number > 0"),
+        ({"capacity": {"strong": 2}}, "capacity = {'strong': 2}: expected the fields strong and times"),
+        (
+            {"queue": {"rate": 1.0, "schedule": [{"at": 1.0, "capacity": 2.0}]}},
+            "queue.schedule[0].capacity = 2.0: expected those of all workers, where none is named",
+        ),
+        (
+            {"queue": {"rate": 1.0, "schedule": [{"at": 1.0, "capacity": [1.0, 2.0]}]}},
+            "capacity = [1.0, 2.0]: expected 4 numbers > 0, one per worker",
+        ),
+    ],
+)
+def test_mistakes_in_the_description_are_one_clear_line(given, message):
+    with pytest.raises(ConfigError) as caught:
+        run(**given)
+    assert str(caught.value).startswith(message)
