@@ -46,9 +46,7 @@ def test_equal_costs_and_capacities_change_no_decision(name):
     np.testing.assert_array_equal(partitioner.loads.load, loads << 20)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in ready_names() if not make(name, n_workers=2).executes]
-)
+@pytest.mark.parametrize("name", [name for name in ready_names() if not make(name, n_workers=2).executes])
 def test_costs_do_not_matter_to_load_in_tuples(name):
     keys, times, costs = stream(3_000)
     partitioner, other = make(name, n_workers=8), make(name, n_workers=8)
