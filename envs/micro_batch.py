@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import error, spaces
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dalton.envs.cluster import Cluster
-from dalton.envs.errors import ConfigError, check_int, check_real, shown
+from dalton.envs.errors import ConfigError, check_choice, check_int, check_real, shown
 from dalton.envs.hashing import candidates, family
 from dalton.envs.kernel import kernel
 from dalton.envs.metrics import WindowCounts, excess, max_over_mean, replication
@@ -20,7 +21,7 @@ from dalton.envs.render import picture, text
 from dalton.envs.reward import reward
 from dalton.envs.stream_partition import Observation, SettingError
 from dalton.envs.table import encode
-from dalton.envs.window import HEAD, Window
+from dalton.envs.window import HEAD, MEASURES, TICKS, Window, accept_costs, amount, check_capacity
 from dalton.envs.workloads import Chunk, Workload, make_workload
 
 TAIL = -1
@@ -28,7 +29,16 @@ TAIL = -1
 
 @kernel
 def deal_weighted(
-    hot: Any, homes: Any, weights: Any, credit: Any, load: Any, held: Any, p1: Any, out: Any
+    hot: Any,
+    homes: Any,
+    weights: Any,
+    credit: Any,
+    load: Any,
+    held: Any,
+    p1: Any,
+    pace: Any,
+    costs: Any,
+    out: Any,
 ) -> Any:
     """Route a batch: tuples of hot keys by the weights of their row, others hashed.
 
@@ -40,9 +50,11 @@ def deal_weighted(
         homes: ``(m,)`` hashed workers.
         weights: ``(H, n)``, every row with sum 1, or all 0: hashed.
         credit: ``(H, n)`` what the workers have earned, zeros at first.
-        load: ``(n,)`` tuples per worker in the window; counted on.
+        load: ``(n,)`` load per worker in the window; counted on.
         held: ``(H, n)`` whether a worker has the key in this batch, zeros at first.
         p1: Weight of balance in the reward.
+        pace: ``(n,)`` load per second of cost, None where load counts tuples (`dalton.envs.window.amount`).
+        costs: ``(m,)`` seconds, not used for tuples.
         out: ``(m,)`` workers.
 
     Returns:
@@ -65,8 +77,9 @@ def deal_weighted(
                     if credit[row, w] > credit[row, best]:
                         best = np.int64(w)
                 credit[row, best] -= 1.0
-        load[best] += 1
-        total += 1
+        added = amount(pace, costs, i, best)
+        load[best] += added
+        total += added
         if row != TAIL:
             held[row, best] = 1
             gained += reward(load[best], total, n, held[row].sum(), p1)
@@ -88,6 +101,10 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
     or m if that is less.
     Action: weights ``(H, n)``; a row is scaled to sum 1, a row of zeros hashes the key. Reward: the mean over
     the hot tuples of Eq. 3 and 4, with loads of the window and fragments of the batch.
+    With ``measure="time"`` load is the time that the workers need, cost over capacity: in ``load``, in
+    ``tail`` (over the mean of the batch if all of it were hashed), in reward and metrics; then there are also
+    ``costs``, x / (x + x̄) of a hot key's mean cost x and the batch's x̄, ``(H,)``, and ``capacity``, over the
+    largest, ``(n,)``.
     ``info`` has the hot keys (``keys``, a list: their number differs between copies of a vector form) and the
     metrics of the batch that was routed (``slide``).
 
@@ -100,6 +117,8 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
         p1: Weight of balance in the reward.
         max_batches: Batches after which an episode is truncated; None for the workload's length.
         hash_seed: Chooses the hashed worker.
+        measure: What load is: ``tuples``, or ``time``.
+        capacity: Capacities of the workers; 1 if None. Not used for tuples.
         render_mode: ``ansi`` or ``rgb_array``: the loads; workers that hold the most frequent key are marked.
     """
 
@@ -116,6 +135,8 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
         p1: float = 0.5,
         max_batches: int | None = None,
         hash_seed: int = 0,
+        measure: str = "tuples",
+        capacity: ArrayLike | None = None,
         render_mode: str | None = None,
     ) -> None:
         try:
@@ -132,6 +153,8 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
                 limit if max_batches is None else min(limit, check_int("max_batches", max_batches, low=1))
             )
             self.member = family(check_int("hash_seed", hash_seed, low=0), 1)
+            self.capacity = check_capacity(capacity, self.n)
+            self.measure = check_choice("measure", measure, MEASURES)
         except ConfigError as problem:
             raise SettingError(str(problem)) from None
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
@@ -139,14 +162,16 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
         self.render_mode = render_mode
         self.window = Window(batches * self.batch_size, self.batch_size)
         self.shape = h, n = math.ceil(min(self.hot_keys, self.batch_size)), self.n
-        self.observation_space = spaces.Dict(
-            {
-                "shares": spaces.Box(0, 1, (h,), np.float32),
-                "fragments": spaces.MultiBinary((h, n)),
-                "load": spaces.Box(0, n, (n,), np.float32),
-                "tail": spaces.Box(0, n, (n,), np.float32),
-            }
-        )
+        parts: dict[str, spaces.Space[Any]] = {
+            "shares": spaces.Box(0, 1, (h,), np.float32),
+            "fragments": spaces.MultiBinary((h, n)),
+            "load": spaces.Box(0, n, (n,), np.float32),
+            "tail": spaces.Box(0, n, (n,), np.float32),
+        }
+        if self.measure == "time":
+            parts["costs"] = spaces.Box(0, 1, (h,), np.float32)
+            parts["capacity"] = spaces.Box(0, 1, (n,), np.float32)
+        self.observation_space = spaces.Dict(parts)
         self.action_space = spaces.Box(0, 1, self.shape, np.float32)
         self.begun = self.waiting = False
 
@@ -159,7 +184,10 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
         seeded = "seed" in self.workload.params
         stream = make_workload(self.workload, seed=drawn) if seeded else self.workload
         self.stream: Iterator[Chunk] = stream.chunks(self.batch_size)
-        self.cluster = Cluster(n_workers=self.n, window=self.window)
+        self.cluster = Cluster(
+            n_workers=self.n, window=self.window, measure=self.measure, capacity=self.capacity
+        )
+        self.work: deque[float] = deque(maxlen=self.window.n_slides)
         self.counts = WindowCounts(self.window.n_slides)
         self.batches = 0
         self.waiting = False  # if the stream breaks, there is no batch to route
@@ -179,10 +207,11 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
         self.batch, self.keys = batch.keys, coded.distinct[order]
         self.shares = coded.counts[order] / len(batch.keys)
         self.hot, self.homes = rows[coded.codes], candidates(batch.keys, self.member, self.n)[0]
+        self.costs = accept_costs(self.cluster.measured[0].pace, batch.costs, len(batch.keys))
 
     def _load(self) -> NDArray[np.int64]:
-        """Tuples per worker in the window that the next batch ends: without the slide that it pushes out."""
-        loads = self.cluster.loads
+        """Load per worker in the window that the next batch ends: without the slide that it pushes out."""
+        loads = self.cluster.measured[0]
         oldest = (loads.clock[HEAD] + 1) % len(loads.ring)
         load: NDArray[np.int64] = loads.load - (loads.ring[oldest] if self.batches else 0)
         return load
@@ -194,13 +223,23 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
         for row, key in enumerate(self.keys):
             fragments[row] = self.cluster.holders(int(key))
         load = self._load()
-        tail = np.bincount(self.homes[self.hot == TAIL], minlength=n)
-        return {
+        cold = self.hot == TAIL
+        amounts = None if self.measure == "tuples" else self.costs / self.capacity[self.homes]
+        tail = np.bincount(self.homes[cold], None if amounts is None else amounts[cold], minlength=n)
+        whole = len(self.batch) if amounts is None else max(amounts.sum(), 1e-9)
+        parts = {
             "shares": shares,
             "fragments": fragments,
             "load": (load / max(load.mean(), 1e-9)).astype(np.float32),
-            "tail": (tail * n / len(self.batch)).astype(np.float32),
+            "tail": np.minimum(tail * n / whole, n).astype(np.float32),
         }
+        if self.measure == "time":
+            parts["costs"] = np.zeros(h, np.float32)
+            sums = np.bincount(self.hot[~cold], self.costs[~cold], minlength=len(self.keys))
+            means = sums / (self.shares * len(self.batch))
+            parts["costs"][: len(self.keys)] = means / np.maximum(means + self.costs.mean(), 1e-12)
+            parts["capacity"] = (self.capacity / self.capacity.max()).astype(np.float32)
+        return parts
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Route the present batch by the split table ``action`` and look at the next."""
@@ -210,8 +249,12 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
         workers = np.empty(len(self.batch), np.int32)
         shape = self.shape
         load, held = self._load(), np.zeros(shape, np.int64)
-        gain = deal_weighted(self.hot, self.homes, weights, np.zeros(shape), load, held, self.p1, workers)
-        self.cluster.observe(self.batch, workers)
+        pace = self.cluster.measured[0].pace
+        gain = deal_weighted(
+            self.hot, self.homes, weights, np.zeros(shape), load, held, self.p1, pace, self.costs, workers
+        )
+        self.cluster.observe(self.batch, workers, costs=self.costs if pace is not None else None)
+        self.work.append(float(self.costs.sum()))
         self.counts.observe(self.batch)
         self.counts.close(self.batches)
         self.batches += 1
@@ -239,8 +282,12 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
         return scaled
 
     def _measure(self) -> dict[str, float]:
-        load, pairs = self.cluster.loads.load, int(self.cluster.pairs.sum())
+        load, pairs = self.cluster.measured[0].load, int(self.cluster.pairs.sum())
+        best_load: float
         best_load, best_pairs = self.counts.bound(self.n)
+        if self.measure == "time":
+            # Work can be divided as capacity is: no worker then needs longer than the others.
+            best_load = TICKS * sum(self.work) / float(self.capacity.sum())
         return {
             "slide": float(self.batches - 1),
             "max_over_mean": max_over_mean(load),
@@ -256,7 +303,7 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
         if not self.begun:
             raise error.ResetNeeded("render() was called before reset()")
         key = int(self.keys[0]) if len(self.keys) else int(self.batch[0])
-        load, held = self.cluster.loads.load, self.cluster.holders(key)
+        load, held = self.cluster.measured[0].load, self.cluster.holders(key)
         if self.render_mode == "ansi":
             return text(load, held, f"batch {self.batches}, key {key}")
         return picture(load, held)

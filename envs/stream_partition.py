@@ -11,7 +11,7 @@ from gymnasium import error, spaces
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dalton.envs.copies import NO_ACTIONS, Copies, Settings
 from dalton.envs.dynamics import AT, CHUNK, PRESENT, ROW, UNTIL, Views
@@ -45,6 +45,11 @@ class _Streams:
         }
         if self.full:
             parts["hot_fragments"] = spaces.MultiBinary((self.settings.max_hot, n))
+        self.timed = self.settings.pace is not None
+        if self.timed:
+            parts["cost"] = spaces.Box(0, 1, (1,), np.float32)
+            parts["capacity"] = spaces.Box(0, 1, (n,), np.float32)
+        self.strength = (self.settings.capacity / self.settings.capacity.max()).astype(np.float32)
         self.observation_space = spaces.Dict(parts)
         self.action_space: Any = spaces.Discrete(n)
 
@@ -65,6 +70,9 @@ class StreamPartitionEnv(gym.Env[Observation, np.int64]):
     current STATS_WIN over its expected length, at most 1, ``(1,)``; ``hot``, whether the key is hot,
     ``(1,)``. With ``observation="full"`` also ``hot_fragments``, ``(H, n)``: which workers hold each of the
     keys that are hot. Action: the worker. Reward: Eq. 3 and 4, as the agent's. An episode ends by truncation.
+    With ``measure="time"`` load is the time that the workers need, cost over capacity, in observation, reward
+    and metrics; then there are also ``cost``, x / (x + x̄) of the tuple's cost x and the mean x̄ in the window,
+    ``(1,)``, and ``capacity``, over the largest, ``(n,)``.
     ``info`` has the key (``key``), its hashed worker (``hashed``), and, when a slide has ended, its metrics
     with the regret against the oracle (``slide``).
 
@@ -81,6 +89,8 @@ class StreamPartitionEnv(gym.Env[Observation, np.int64]):
         max_tuples: Tuples after which an episode is truncated; None for the workload's length.
         max_windows: Windows after which it is truncated; None for no such limit.
         hash_seed: Chooses the hashed worker.
+        measure: What load is: ``tuples``, or ``time``.
+        capacity: Capacities of the workers; 1 if None. Not used for tuples.
         render_mode: ``ansi`` or ``rgb_array``.
     """
 
@@ -101,6 +111,8 @@ class StreamPartitionEnv(gym.Env[Observation, np.int64]):
         max_tuples: int | None = None,
         max_windows: int | None = None,
         hash_seed: int = 0,
+        measure: str = "tuples",
+        capacity: ArrayLike | None = None,
         render_mode: str | None = None,
     ) -> None:
         settings = {
@@ -115,6 +127,8 @@ class StreamPartitionEnv(gym.Env[Observation, np.int64]):
             "max_tuples": max_tuples,
             "max_windows": max_windows,
             "hash_seed": hash_seed,
+            "measure": measure,
+            "capacity": capacity,
         }
         self.streams = _Streams(1, observation, settings)
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
@@ -157,9 +171,11 @@ class StreamPartitionEnv(gym.Env[Observation, np.int64]):
         parts: Observation = {
             "load": real[:n],
             "fragments": binary[:n],
-            "share": real[n:],
+            "share": real[n : n + 1],
             "hot": binary[n:],
         }
+        if self.streams.timed:
+            parts["cost"], parts["capacity"] = real[n + 1 :], self.streams.strength.copy()
         if self.streams.full:
             parts["hot_fragments"] = self.streams.hot_fragments(0)
         return parts
@@ -204,6 +220,8 @@ class StreamPartitionVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray
         max_tuples: See there.
         max_windows: See there.
         hash_seed: See there.
+        measure: See there.
+        capacity: See there.
         render_mode: Only None.
     """
 
@@ -225,6 +243,8 @@ class StreamPartitionVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray
         max_tuples: int | None = None,
         max_windows: int | None = None,
         hash_seed: int = 0,
+        measure: str = "tuples",
+        capacity: ArrayLike | None = None,
         render_mode: str | None = None,
     ) -> None:
         settings = {
@@ -239,6 +259,8 @@ class StreamPartitionVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray
             "max_tuples": max_tuples,
             "max_windows": max_windows,
             "hash_seed": hash_seed,
+            "measure": measure,
+            "capacity": capacity,
         }
         if render_mode is not None:
             raise SettingError(f"render_mode = {render_mode!r}: expected None for the vector form")
@@ -304,9 +326,12 @@ class StreamPartitionVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray
         parts: Observation = {
             "load": seen.real[:, :n],
             "fragments": seen.binary[:, :n],
-            "share": seen.real[:, n:],
+            "share": seen.real[:, n : n + 1],
             "hot": seen.binary[:, n:],
         }
+        if self.streams.timed:
+            parts["cost"] = seen.real[:, n + 1 :]
+            parts["capacity"] = np.tile(self.streams.strength, (self.num_envs, 1))
         if self.streams.full:
             parts["hot_fragments"] = np.stack([self.streams.hot_fragments(e) for e in range(self.num_envs)])
         return parts
