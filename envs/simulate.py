@@ -7,7 +7,8 @@ Three views of the load (PKG Section 5.1), which are the driver's choice and not
 - ``probing`` (LP): as local, and every ``probe_every`` the real loads replace the own estimate.
 
 So is the measure of the load: tuples, or the time that the workers need for them. With a queue model
-(`dalton.envs.queueing`) every tuple also has a completion time.
+(`dalton.envs.queueing`) every tuple also has a completion time, with an application
+(`dalton.envs.applications`) the workers also have answers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dalton.envs.applications import Answers, ApplicationMeter, ApplicationSpec, make_application
 from dalton.envs.cluster import Cluster
 from dalton.envs.contract import Keys, Partitioner, Workers
 from dalton.envs.errors import ConfigError, check_choice, check_int, check_real
@@ -109,6 +111,8 @@ class Result:
     settings: dict[str, Any] = field(default_factory=dict)
     queue: Queues | None = field(default=None, repr=False)
     """What the queue model measured, if there was one."""
+    answers: Answers | None = field(default=None, repr=False)
+    """What the application answered, if there was one."""
 
     def column(self, name: str) -> NDArray[np.float64]:
         """One metric of all slides, shape ``(slides,)``."""
@@ -137,6 +141,7 @@ class Result:
             # The median: a slide takes less than a time slice, and some wait for other processes.
             "ns_per_tuple": float(np.median(self.column("ns_per_tuple"))) if m else math.nan,
             **(self.queue.summary() if self.queue else {}),
+            **(self.answers.summary() if self.answers else {}),
         }
 
     def to_pandas(self) -> pd.DataFrame:
@@ -148,9 +153,14 @@ class Result:
                 "pandas is not installed: expected it for to_pandas; pip install dalton[data]"
             ) from None
         table = pd.DataFrame(self.slides, columns=list(Slide._fields))
-        if self.queue is None:
-            return table
-        return table.join(pd.DataFrame(self.queue.slides, columns=list(QueueSlide._fields)))
+        if self.queue is not None:
+            table = table.join(pd.DataFrame(self.queue.slides, columns=list(QueueSlide._fields)))
+        if self.answers is not None:
+            # A slide has the numbers of the period that it belongs to.
+            at = np.searchsorted(self.answers.column("slide"), table["slide"])
+            table["answer_error"] = self.answers.column("error")[at]
+            table["answer_work"] = self.answers.imbalance[at]
+        return table
 
 
 class Piece(NamedTuple):
@@ -289,6 +299,7 @@ def simulate(
     capacity: ArrayLike | None = None,
     measure: str = "tuples",
     queue: QueueSpec = None,
+    application: ApplicationSpec = None,
     compare_global: bool = False,
     show_progress: bool = True,
     chunk_size: int = CHUNK,
@@ -307,6 +318,8 @@ def simulate(
         measure: The load that partitioners see: ``tuples``, or ``time``, which is cost over capacity.
         queue: The queue model (a `Queue` or its fields); None for none. It gives every tuple a time and a
             cost, which the partitioners and a window in time see too.
+        application: What the workers compute (a name, or its parameters with ``name`` and ``every``); None
+            for nothing.
         compare_global: Also route by the global view, to measure the disagreement with it.
         show_progress: Show a progress bar if it takes long.
         chunk_size: Tuples generated at a time; it changes nothing but memory and speed.
@@ -323,6 +336,8 @@ def simulate(
     partitioner.measure(measure, strength)
     model = Queue.of(queue)
     meter = None if model is None else QueueMeter(model, workload, strength)
+    computed = make_application(application, n)
+    judge = None if computed is None else ApplicationMeter(computed[0], computed[1] or span.n_slides)
     if (view == "probing") != (probe_every is not None):
         raise ConfigError(
             f"probe_every = {probe_every}: expected a number for view 'probing' and none otherwise"
@@ -351,8 +366,9 @@ def simulate(
             if shadow is not None:
                 differing += disagreement(workers, shadow.route(chunk))
             cluster.observe(chunk.keys, workers, _clock(chunk, span), chunk.costs)
+            sent = None if judge is None else judge.observe(slide, chunk.start, chunk.keys, workers)
             if meter is not None:
-                meter.observe(chunk, workers)
+                meter.observe(chunk, workers, sent)
             counts.observe(chunk.keys)
             tuples += len(chunk.keys)
             advance(len(chunk.keys))
@@ -371,9 +387,13 @@ def simulate(
         settings["measure"] = measure
     if model is not None:
         settings["queue"] = model
+    if application is not None:
+        settings["application"] = application
     table = np.array(loads, np.int64).reshape(-1, n)
     queues = None if meter is None else meter.result()
-    return Result(repr(partitioner), repr(workload), slides, table, cluster.total.copy(), settings, queues)
+    answers = None if judge is None else judge.result()
+    total = cluster.total.copy()
+    return Result(repr(partitioner), repr(workload), slides, table, total, settings, queues, answers)
 
 
 def _interval(probe_every: float | None, window: Window) -> float:

@@ -18,7 +18,16 @@ from matplotlib.figure import Figure
 from dalton.envs.errors import ConfigError
 from dalton.experiments import plots
 from dalton.experiments.drawing import replace
-from dalton.experiments.records import METRICS, Record, Setting, bound, grouped, paired, summarise
+from dalton.experiments.records import (
+    ANSWER_METRICS,
+    METRICS,
+    Record,
+    Setting,
+    bound,
+    grouped,
+    paired,
+    summarise,
+)
 
 BEAT, ORACLE = "kg", "oracle"
 BOUND = "lower bound"
@@ -33,10 +42,15 @@ COLUMNS = (
     "throughput",
     "completion_mean",
     "completion_p99",
+    "completion_rate",
+    *ANSWER_METRICS,
 )
+ACROSS = ("completion_rate", "completion_mean")
 FIGURES: dict[str, tuple[Callable[[list[Record]], Figure | None], str]] = {
     "plane": (plots.balance_plane, "max/mean load over pairs per key, a point per partitioner"),
     "time": (plots.imbalance_over_time, "max/mean load along the stream, a line per partitioner"),
+    "work": (plots.work_over_time, "max/mean operations of the application along the stream"),
+    "memory": (plots.memory_plane, "tuples completed per second over counters in memory"),
     "change": (plots.adaptivity, "max/mean load after a change of the distribution, a line per partitioner"),
     "heat": (plots.load_heatmap, "load of every worker over the mean, slide by slide"),
     "throughput": (plots.throughput_bars, "tuples per second, a bar per partitioner"),
@@ -124,6 +138,17 @@ def write_report(
             for metric, figure in drawn
         ]
         sections.append(Section("Scaling with the number of workers", pictures))
+    known = {name for record in given for name in record.summary}
+    across = [metric for metric in ACROSS if metric in known]
+    if len({workload for workload, _ in groups}) > 2 and across:
+        drawn = ((metric, plots.across(given, metric)) for metric in across)
+        pictures = [
+            Picture(
+                f"across-{metric}", plots.png(figure), f"{METRICS[metric].label} from workload to workload"
+            )
+            for metric, figure in drawn
+        ]
+        sections.append(Section("From workload to workload", pictures))
     target = Path(path)
     page = _template().render(
         title=title, command=command, notes=notes, sections=sections, beat=BEAT, oracle=ORACLE

@@ -7,10 +7,11 @@ import inspect
 import itertools
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from dalton import __version__
+from dalton.envs.applications import make_application
 from dalton.envs.contract import Partitioner
 from dalton.envs.errors import ConfigError, check_choice, check_int, check_real, shown
 from dalton.envs.queueing import Queue
@@ -70,6 +71,8 @@ class Job:
     partitioner_label: str = ""
     workload_label: str = ""
     paper: str | None = field(default=None, compare=False)
+    application: Params | None = None
+    """What the workers compute (`dalton.envs.applications`)."""
 
     @property
     def identity(self) -> str:
@@ -77,6 +80,8 @@ class Job:
         parts = {**asdict(self), "version": __version__}
         for name in ("partitioner_label", "workload_label", "paper"):
             del parts[name]
+        if self.application is None:
+            del parts["application"]  # as if there were no such setting
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -94,12 +99,15 @@ class Job:
             "runtime": asdict(self.runtime),
             "seed": self.seed,
         }
+        if self.application is not None:
+            parts["application"] = self.application
         return dict(_flatten(parts, ""))
 
     def build(self) -> tuple[Partitioner, Workload]:
         """Make both; this checks every parameter."""
         cluster = self.cluster
         partitioner = make(self.partitioner, n_workers=cluster.n_workers, seed=self.seed, **self.params)
+        make_application(self.application, cluster.n_workers)
         workload = make_workload(self.workload)
         if "seed" in workload.parameters() and "seed" not in self.workload:
             workload = make_workload(workload, seed=self.seed)
@@ -176,6 +184,7 @@ def single(config: Params, partitioner: str) -> Job:
         partitioner_label=partitioner,
         workload_label=workload_label(config["workload"]),
         paper=config["paper"],
+        application=_application_of(config["application"]),
     )
     job.build()
     return job
@@ -193,7 +202,8 @@ def grid(config: Params) -> list[Job]:
     jobs = []
     for stream, n, seed, entry in itertools.product(streams, workers, range(first, first + count), names):
         n = check_int("workers", n, low=1)
-        jobs.append(_of_entry(entry, stream, n, seed, cluster, runtime, config["paper"]))
+        job = _of_entry(entry, stream, n, seed, cluster, runtime, config["application"])
+        jobs.append(replace(job, paper=config["paper"]))
     labels = [job.title for job in jobs]
     if len(set(labels)) < len(labels):
         twice = next(label for label in labels if labels.count(label) > 1)
@@ -217,15 +227,24 @@ def _entries(field: str, given: Any) -> list[Params]:
     return entries
 
 
-# Settings of the cluster that an entry of `partitioners` may have of its own.
+def _application_of(given: Any) -> Params | None:
+    """An application as a mapping; what is not allowed in it is found when it is made."""
+    return {"name": given} if isinstance(given, str) else given
+
+
+# Settings of the cluster, of the runtime and of a run that an entry of `partitioners` may have of its own.
 OF_CLUSTER = ("forwarding", "n_partitioners")
+OF_RUNTIME = ("measure",)
+APPLICATION = "application"
 
 
 def _of_entry(
-    entry: Params, stream: Params, n: int, seed: int, cluster: Cluster, runtime: Runtime, paper: str | None
+    entry: Params, stream: Params, n: int, seed: int, cluster: Cluster, runtime: Runtime, application: Any
 ) -> Job:
     name, own = entry["name"], {key: value for key, value in entry.items() if key not in ("name", "label")}
     changed = {key: own.pop(key) for key in OF_CLUSTER if key in own}
+    driven = {key: own.pop(key) for key in OF_RUNTIME if key in own}
+    application = own.pop(APPLICATION, application)
     _, defaults = partitioner_config(name)
     if defaults.get("window") is not None:
         own = {"window": cluster.window, **own}
@@ -236,11 +255,11 @@ def _of_entry(
         params={**defaults, **own},
         workload=spec,
         cluster=cluster_of({**asdict(cluster), **changed, "n_workers": n}),
-        runtime=runtime,
+        runtime=runtime_of({**asdict(runtime), **driven}),
         seed=seed,
         partitioner_label=label,
         workload_label=str(stream.get("label") or workload_label(spec)),
-        paper=paper,
+        application=_application_of(application),
     )
 
 
