@@ -186,7 +186,7 @@ class Answers:
 
     @property
     def imbalance(self) -> Floats:
-        """max / mean operations over workers of all periods, shape ``(periods,)``."""
+        """Max over mean operations of the workers, of all periods, shape ``(periods,)``."""
         return self.column("work_max") * self.n_workers / np.maximum(self.column("work"), 1.0)
 
     def summary(self) -> dict[str, float]:

@@ -188,6 +188,7 @@ def _own_keys() -> list[str]:
         "workers",
         "seeds",
         "jobs",
+        "application",
         "search",
     ]
 
