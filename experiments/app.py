@@ -225,6 +225,7 @@ def _own_keys() -> list[str]:
         "seeds",
         "hash_seeds",
         "jobs",
+        "application",
         "search",
     ]
 
