@@ -416,24 +416,30 @@ def memory_plane(records: Iterable[Record]) -> Figure | None:
     None without a queue model or without an application.
     """
     setting, runs = single(records)
-    table = summarise(record for same in runs.values() for record in same)
+    table = summarise(record for same in runs.values() for record in same).set_index("partitioner")
     x, y = "answer_memory", "completion_rate"
     if x not in table or y not in table:
         return None
-    table[y] *= METRICS[y].scale
-    table[x] /= table["n_workers"]
-    figure = titled(names_height(len(runs)) + 0.5, heading("Throughput and memory", setting), caption(runs))
+    table[[y, f"{y}_ci"]] *= METRICS[y].scale
+    table[[x, f"{x}_ci"]] /= setting[1]
+    note = caption(runs) + "; better is higher and further left; joined: the same partitioner"
+    figure = titled(names_height(len(runs)) + 0.5, heading("Throughput and memory", setting), note)
     axes = figure.add_subplot()
     margins(figure, left=0.7, right=0.4)
     frame(axes, "counters in memory per worker (number)", METRICS[y].label)
-    for _, row in table.iterrows():
-        name = str(row["partitioner"])
-        axes.plot(
-            row[x], row[y], marker=style(name).marker, color=colour_of(name, len(runs)), linestyle="none"
-        )
-    axes.margins(0.15)
+    # Labels like "pkg, T = 10 s" are of one partitioner.
+    families: dict[str, list[str]] = {}
+    for name in table.index:
+        families.setdefault(str(name).partition(",")[0], []).append(name)
+    for family, names in families.items():
+        look = style(family)
+        line = table.loc[names].sort_values(x)
+        axes.plot(line[x], line[y], color=look.colour, marker=look.marker, linestyle=look.line, linewidth=0.9)
+    axes.set_xlim(0, float(table[x].max()) * 1.15)
+    axes.set_ylim(0, float(table[y].max()) * 1.1)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    label_points(axes, table, x, y, len(runs))
+    colours = {name: style(family).colour for family, names in families.items() for name in names}
+    label_points(axes, table, x, y, len(runs), colours)
     return figure
 
 
