@@ -43,8 +43,8 @@ def test_hand_derived_decisions(ab):
     assert osg.phase == "RUN"
     assert osg.scheduler.delta.tolist() == [20.0, 11.0]
     assert osg.scheduler.estimate.tolist() == [30.0, 13.0]
-    # Worker 1 has looked at (a) and (a, b): b is new and left out of Eq. 1, a is the same, so it sends; all are
-    # asked again, worker 0 first.
+    # Worker 1 has looked at (a) and (a, b): b is new and left out of Eq. 1, a is the same, so it sends; all
+    # are asked again, worker 0 first.
     assert send(a) == [0]
     assert osg.phase == "SEND ALL"
     assert osg.scheduler.estimate.tolist() == [40.0, 13.0]
