@@ -239,7 +239,7 @@ def single(config: Params, partitioner: str) -> Job:
         partitioner_label=partitioner,
         workload_label=workload_label(config["workload"]),
         paper=config["paper"],
-        application=_application_of(config["application"]),
+        application=_application_of(config.get("application")),
     )
     job.build()
     return job
@@ -260,7 +260,7 @@ def grid(config: Params) -> list[Job]:
     for stream, n, seed, entry in itertools.product(streams, workers, seeds, names):
         n = check_int("workers", n, low=1)
         given = stream if alike == 1 else {"seed": first + (seed - first) // alike, **stream}
-        job = _of_entry(entry, given, n, seed, cluster, runtime, config["application"])
+        job = _of_entry(entry, given, n, seed, cluster, runtime, config.get("application"))
         jobs.append(replace(job, paper=config["paper"]))
     labels = [job.title for job in jobs]
     if len(set(labels)) < len(labels):
