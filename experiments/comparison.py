@@ -34,8 +34,10 @@ from dalton.experiments.tracking import Store
 log = logging.getLogger("dalton")
 
 # Of the report's columns those that fit a terminal.
-COLUMNS = ("max_over_mean", "replication", "ns_per_tuple", "throughput")
-COLUMNS += ("completion_mean", "completion_p99", "answer_error", "answer_memory")
+COLUMNS = (
+    *("max_over_mean", "replication", "ns_per_tuple", "throughput"),
+    *("completion_mean", "completion_p99", "answer_error", "answer_memory"),
+)
 
 
 class Outcome(NamedTuple):
