@@ -434,7 +434,8 @@ def memory_plane(records: Iterable[Record]) -> Figure | None:
     for family, names in families.items():
         look = style(family)
         line = table.loc[names].sort_values(x)
-        axes.plot(line[x], line[y], color=look.colour, marker=look.marker, linestyle=look.line, linewidth=0.9)
+        axes.plot(line[x], line[y], color=look.colour, linewidth=0.9, alpha=0.3)
+        axes.plot(line[x], line[y], color=look.colour, marker=look.marker, linestyle="none")
     axes.set_xlim(0, float(table[x].max()) * 1.15)
     axes.set_ylim(0, float(table[y].max()) * 1.1)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
