@@ -1,6 +1,8 @@
 """What the tests of the agents share: keys with a given hashed worker, bandit and window in Python."""
 
 import math
+import sys
+import warnings
 from collections import Counter, defaultdict, deque
 from fractions import Fraction
 from itertools import count
@@ -129,3 +131,18 @@ class Held:
 @pytest.fixture
 def held():
     return Held
+
+
+@pytest.fixture(scope="session")
+def rllib():
+    """RLlib, whose import warns of what it imports itself; warnings of its use are for the tests to decide.
+
+    With it comes absl, whose log handler keeps the standard error of the moment, here a file of pytest's, and
+    closes it as soon as anybody configures logging anew.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import absl.logging
+        import ray.rllib
+    absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
+    return ray.rllib

@@ -1,7 +1,5 @@
 """Partitioners that share the workers: one alone is the single environment, several see all loads."""
 
-import warnings
-
 import numpy as np
 import pytest
 
@@ -17,11 +15,10 @@ WINDOW = {"size": 800, "slide": 200}
 
 
 @pytest.fixture(scope="module")
-def shared():
-    """The class, whose module imports RLlib, which warns of what it imports itself."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from dalton.agents.multi_agent import SharedWorkersEnv
+def shared(rllib):
+    """The class; its module imports RLlib."""
+    from dalton.agents.multi_agent import SharedWorkersEnv
+
     return SharedWorkersEnv
 
 

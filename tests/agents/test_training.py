@@ -44,7 +44,7 @@ def plan(name="ppo", world="stream", **changed):
 
 
 @pytest.fixture(scope="module")
-def ray():
+def ray(rllib):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with training.local_ray(2):

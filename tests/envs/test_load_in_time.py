@@ -10,9 +10,9 @@ from dalton.envs.contract import LoadAware
 from dalton.envs.errors import ConfigError
 from dalton.envs.hashing import candidates, family
 from dalton.envs.window import TICKS, Window, amount, pace_of
-from dalton.experiments.registry import make, partitioner_names
+from dalton.experiments.registry import make, ready_names
 
-LOAD_AWARE = [name for name in partitioner_names() if isinstance(make(name, n_workers=2), LoadAware)]
+LOAD_AWARE = [name for name in ready_names() if isinstance(make(name, n_workers=2), LoadAware)]
 WINDOWS = [None, Window(400, 100), Window(8.0, 2.0, "time")]
 
 
@@ -46,9 +46,7 @@ def test_equal_costs_and_capacities_change_no_decision(name):
     np.testing.assert_array_equal(partitioner.loads.load, loads << 20)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in partitioner_names() if not make(name, n_workers=2).executes]
-)
+@pytest.mark.parametrize("name", [name for name in ready_names() if not make(name, n_workers=2).executes])
 def test_costs_do_not_matter_to_load_in_tuples(name):
     keys, times, costs = stream(3_000)
     partitioner, other = make(name, n_workers=8), make(name, n_workers=8)

@@ -147,7 +147,7 @@ def test_an_experiment_runs_in_its_small_form(name, place):
     done = place.here("run", f"experiment={name}", "testing=true", "tracking=none", "workload.n_tuples=60000")
     assert done.code == 0, done.err
     records = place.results()
-    assert len({(r.partitioner, r.workload, r.n_workers) for r in records}) == len(records) > 4
+    assert len({(r.partitioner, r.workload, r.n_workers) for r in records}) == len(records) > 1
     assert max(r.summary["tuples"] for r in records) <= 120_000
     assert all(np.isfinite(r.summary["throughput"]) and r.summary["max_over_mean"] >= 1 for r in records)
     (report,) = place.folder.glob("outputs/*/*/report.html")

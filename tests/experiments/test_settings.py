@@ -177,6 +177,36 @@ def test_an_entry_may_have_a_label_parameters_and_settings_of_the_cluster():
     assert "forwarding" not in three.params
 
 
+def test_a_workload_may_have_an_over_provisioning_of_its_own():
+    streams = [{**ZIPF, "label": f"{p} %", "over_provisioning": p} for p in (95.0, 105.0)]
+    given = config(partitioners=["pkg"], workloads=streams, seeds=1)
+    with pytest.raises(ConfigError, match=r"^workloads.over_provisioning = 95.0: expected a cluster.queue$"):
+        grid(given)
+    given["cluster"]["queue"] = {"over_provisioning": 100.0, "service": 0.5}
+    jobs = grid(given)
+    assert [job.cluster.queue["over_provisioning"] for job in jobs] == [95.0, 105.0]
+    assert {job.cluster.queue["service"] for job in jobs} == {0.5}
+    assert all("over_provisioning" not in job.workload for job in jobs)
+
+
+def test_hash_seeds_give_the_same_stream_to_several_seeds():
+    jobs = grid(config(partitioners=["pkg"], workloads=[ZIPF], seed=7, seeds=2, hash_seeds=3))
+    assert [(job.seed, job.workload["seed"]) for job in jobs] == [
+        (7, 7),
+        (8, 7),
+        (9, 7),
+        (10, 8),
+        (11, 8),
+        (12, 8),
+    ]
+    keys = [np.concatenate([chunk.keys for chunk in job.build()[1].chunks()]) for job in jobs]
+    np.testing.assert_array_equal(keys[0], keys[2])
+    assert (keys[0] != keys[3]).any()
+    assert [job.build()[0].seed for job in jobs] == [7, 8, 9, 10, 11, 12]
+    with pytest.raises(ConfigError, match=r"^hash_seeds = 0: expected a whole number >= 1$"):
+        grid(config(partitioners=["pkg"], workloads=[ZIPF], hash_seeds=0))
+
+
 def test_a_workload_is_called_by_what_is_not_default():
     assert workload_label({"name": "zipf"}) == "zipf"
     assert workload_label({"name": "zipf", "exponent": 1.5, "n_tuples": 5, "seed": 3}) == "zipf exponent=1.5"
