@@ -258,7 +258,7 @@ def load_heatmap(records: Iterable[Record]) -> Figure:
     norm = LogNorm(1 / limit, limit)
     for axes, (name, ratio) in zip(grid.flat, ratios.items(), strict=False):
         axes.imshow(ratio.T, norm=norm, cmap=HEAT, aspect="auto", interpolation="nearest", origin="lower")
-        axes.setheading(name, fontsize=SMALL, loc="left", pad=2, color=DARK, parse_math=False)
+        axes.set_title(name, fontsize=SMALL, loc="left", pad=2, color=DARK, parse_math=False)
         axes.tick_params(labelsize=SMALL, color=GREY)
         axes.spines[:].set_color(GREY)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
@@ -338,7 +338,7 @@ def scaling(records: Iterable[Record], metric: str = "max_over_mean") -> Figure:
     tops = table[metric] + table[f"{metric}_ci"].fillna(0)
     for axes, workload in zip(grid.flat, workloads, strict=False):
         frame(axes, "workers (number)", RATIOS.get(metric, shown.label))
-        axes.setheading(workload, fontsize=NORMAL, loc="left", parse_math=False)
+        axes.set_title(workload, fontsize=NORMAL, loc="left", parse_math=False)
         here = table[(table["workload"] == workload) & table[metric].notna()]
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_locator(FixedLocator(sorted(set(here["n_workers"]))))
