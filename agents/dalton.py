@@ -186,6 +186,9 @@ class Dalton(LoadAware):
     and then Q(k, a) += γ (R - Q(k, a)) (Eq. 5) with the reward R of Eq. 3 and 4 (`dalton.envs.reward`). Q
     starts at the least possible reward, so that a key keeps together until exploration finds better.
 
+    Where load is measured in time (`measure`), so are L_a and avg of the reward: cost over capacity. Which
+    keys are hot depends on their tuples all the same: keys that cost more than others call for a larger c.
+
     Where tuples are counted, L of the first STATS_WIN is its length. Deviations from the authors' code, all
     towards the paper's text: no cap on splitting (``max_split``), fragments expire, sketches resolve the
     threshold.

@@ -171,6 +171,8 @@ class SharedWorkersEnv(MultiAgentEnv):
             max_tuples=None,
             max_windows=max_windows,
             hash_seed=hash_seed,
+            measure="tuples",
+            capacity=None,
         )
         self.copies = SharedWorkers(settings, count)
         self.copies.workloads = workloads

@@ -39,7 +39,7 @@ from dalton.envs.errors import ConfigError, check_int, check_real
 from dalton.envs.hashing import hash_workers, member
 from dalton.envs.hotness import check_stats_window
 from dalton.envs.metrics import WindowCounts, excess, max_over_mean, replication
-from dalton.envs.window import POSITION, SLIDE, Window, WindowSpec
+from dalton.envs.window import POSITION, SLIDE, CapacitySpec, Window, WindowSpec, check_capacity, pace_of
 from dalton.envs.workloads import Chunk, Workload, make_workload
 
 # Tuples, slides and STATS_WINs of an episode are counted in 32 bits: half the memory that a step touches.
@@ -62,6 +62,8 @@ class Settings:
         max_tuples: Tuples after which an episode is truncated; None for the workload's length.
         max_windows: Windows after which it is truncated; None for no such limit. Only for windows by count.
         hash_seed: Chooses the hashed worker.
+        measure: What load is: ``tuples``, or ``time``, which is cost over capacity.
+        capacity: Capacities of the workers (`check_capacity`); 1 if None. Not used for tuples.
     """
 
     def __init__(
@@ -78,6 +80,8 @@ class Settings:
         max_tuples: int | None,
         max_windows: int | None,
         hash_seed: int,
+        measure: str,
+        capacity: CapacitySpec,
     ) -> None:
         self.workload: Workload = make_workload(workload)
         self.n = check_int("n_workers", n_workers, low=1)
@@ -106,6 +110,10 @@ class Settings:
             limit = min(limit, check_int("max_windows", max_windows, low=1) * int(span.size))
         self.max_tuples = limit
         self.hash_seed = check_int("hash_seed", hash_seed, low=0)
+        self.capacity = check_capacity(capacity, self.n)
+        self.pace = pace_of(measure, capacity, self.n)
+        if self.pace is not None and self.rules.quantum > 1:
+            raise ConfigError(f"quantum = {quantum}: expected 1 where load is time, a quantum is of tuples")
 
 
 class Copies:
@@ -119,7 +127,7 @@ class Copies:
         self.count = count
         self.workloads = [settings.workload] * count
         slides = settings.window.n_slides
-        self.state = new_state(count, settings.n, settings.rules)
+        self.state = new_state(count, settings.n, settings.rules, settings.pace)
         self.member = member(settings.hash_seed)
         self.streams: list[Iterator[Chunk]] = [iter(())] * count
         self.counts = [WindowCounts(slides) for _ in range(count)]
@@ -148,7 +156,7 @@ class Copies:
             InvalidAction: An action is no worker; nothing was done.
         """
         n = self.settings.n
-        seen = views(self.count, n)
+        seen = views(self.count, n, self.settings.pace is not None)
         waiting = self.step(self.state, actions, seen)
         if waiting == BAD_ACTION:
             self.check(actions)
@@ -203,6 +211,8 @@ class Copies:
             if s.window.by == "time" and chunk.times[-1] - self.starts[e] > MOST * unit:
                 raise ConfigError(f"times: expected a stream of at most {MOST} slides of {unit:g}")
             c.floats[e, TIMES : TIMES + m] = chunk.times
+        if c.costs is not None and chunk.costs is not None:
+            c.costs[e, :m] = chunk.costs
         c.ints[e, AT], c.ints[e, SIZE], self.counted[e] = 0, m, 0
 
     def _count(self, e: int) -> None:
@@ -215,8 +225,11 @@ class Copies:
         """Metrics of the slide that ended; see `dalton.envs.metrics`."""
         n = self.settings.n
         totals = self.state.ring[e, 0]
-        load, keys, pairs = totals[:n], int(totals[n + 1]), int(totals[n + 2 :].sum())
+        load, keys, pairs = totals[:n], int(totals[n + 1]), int(totals[n + 2 : 2 * n + 2].sum())
         best_load, best_pairs = self.counts[e].bound(n)
+        if self.settings.pace is not None:
+            # Work can be divided as capacity is: no worker then needs longer than the others.
+            best_load = totals[2 * n + 3] / self.settings.capacity.sum()
         return {
             "slide": float(self.state.ints[e, SLIDE]),
             "max_over_mean": max_over_mean(load),

@@ -6,7 +6,8 @@ is full, the episode is over. `dalton.envs.copies` sees to that and calls again.
 
 Load, keys and pairs are those of `dalton.envs.cluster`, laid out for decisions in which any key may be split:
 a row per key with a stamp per worker. The load vector, the number of keys and the pairs of every worker are
-columns of one ring, since all of them are subtracted when a slide expires.
+columns of one ring, since all of them are subtracted when a slide expires. Where load is time over capacity,
+two more columns hold tuples and their costs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from dalton.envs.window import (
     HEAD,
     POSITION,
     SLIDE,
+    TICKS,
     Window,
+    amount,
     load_state,
     slides_ahead,
     tick,
@@ -59,15 +62,20 @@ LINE = 16
 class State(NamedTuple):
     """N copies of everything. Few arrays, since each costs time in every call."""
 
-    ring: NDArray[np.int32]
-    """``(N, 1 + W/s, 2 n + 2)`` tuples per worker, tuples, distinct keys, pairs per worker: in the window,
-    then per slide (of keys and pairs: by their last)."""
+    ring: NDArray[np.int32] | NDArray[np.int64]
+    """``(N, 1 + W/s, 2 n + 2)`` load per worker, of all, distinct keys, pairs per worker: in the window,
+    then per slide (of keys and pairs: by their last). Where load is time, int64, and then come the tuples and
+    the nanoseconds of their costs: ``(N, 1 + W/s, 2 n + 4)``."""
     table: NDArray[np.int32]
     """``(N, rows, 6 + n or more)`` what is known of keys, by open addressing."""
     ints: NDArray[np.int64]
     floats: NDArray[np.float64]
     chunk: NDArray[np.int64]
     """``(N, 2, CHUNK)`` keys of the tuples to come, and their hashed workers."""
+    costs: NDArray[np.float64] | None
+    """``(N, CHUNK)`` their costs in seconds; None where load counts tuples."""
+    pace: NDArray[np.float64] | None
+    """``(n,)`` see `dalton.envs.window.LoadState`."""
 
 
 class Rules(NamedTuple):
@@ -88,14 +96,17 @@ class Rules(NamedTuple):
         return 2 * math.ceil(self.hot_keys)
 
 
-def new_state(count: int, n: int, rules: Rules) -> State:
+def new_state(count: int, n: int, rules: Rules, pace: NDArray[np.float64] | None = None) -> State:
     """Arrays for ``count`` copies with ``n`` workers; `begin` starts each of them."""
+    shape = (count, 1 + rules.window.n_slides, 2 * n + 2 if pace is None else 2 * n + 4)
     return State(
-        ring=np.zeros((count, 1 + rules.window.n_slides, 2 * n + 2), np.int32),
+        ring=np.zeros(shape, np.int32) if pace is None else np.zeros(shape, np.int64),
         table=new_table(count, ROWS, n),
         ints=np.zeros((count, HOT_KEYS + 2 * rules.max_hot), np.int64),
         floats=np.zeros((count, TIMES + CHUNK)),
         chunk=np.zeros((count, 2, CHUNK), np.int64),
+        costs=None if pace is None else np.ones((count, CHUNK)),
+        pace=pace,
     )
 
 
@@ -113,7 +124,7 @@ class Views(NamedTuple):
     """What agents see and get, of all copies."""
 
     real: NDArray[np.float32]
-    """``(N, n + 1)`` loads over their mean, share of the key."""
+    """``(N, n + 1)`` loads over their mean, share of the key; where load is time, then the tuple's cost."""
     binary: NDArray[np.int8]
     """``(N, n + 1)`` fragments of the key, whether it is hot."""
     rewards: NDArray[np.float64]
@@ -121,9 +132,9 @@ class Views(NamedTuple):
     """``(N,)`` whether the episode is over."""
 
 
-def views(count: int, n: int) -> Views:
+def views(count: int, n: int, costs: bool = False) -> Views:
     """New arrays."""
-    real, binary = np.empty((count, n + 1), np.float32), np.empty((count, n + 1), np.int8)
+    real, binary = np.empty((count, n + 1 + costs), np.float32), np.empty((count, n + 1), np.int8)
     return Views(real, binary, np.empty(count), np.empty(count, np.bool_))
 
 
@@ -178,16 +189,38 @@ def _make_hot(c: Any, e: Any, row: Any) -> None:
 
 
 @kernel
+def _weigh(totals: Any, slide: Any, n: Any, costs: Any, pace: Any, e: Any, i: Any, worker: Any) -> Any:
+    """What tuple ``i`` of copy ``e`` adds to the load of ``worker``; where that is time, its cost is kept."""
+    if pace is None:
+        return np.int64(1)
+    cost = np.int64(costs[e, i] * TICKS + 0.5)
+    for row in (totals, slide):
+        row[2 * n + 2] += 1
+        row[2 * n + 3] += cost
+    return amount(pace, costs[e], i, worker)
+
+
+@kernel
+def _look_at_cost(totals: Any, n: Any, costs: Any, pace: Any, e: Any, i: Any, v: Any) -> None:
+    """The cost x of tuple ``i`` as x / (x + x̄), x̄ the mean cost in the window; 1/2 if there is none."""
+    if pace is not None:
+        tuples, cost = totals[2 * n + 2], costs[e, i] * TICKS
+        mean = totals[2 * n + 3] / tuples if tuples > 0 else cost
+        v.real[e, n + 1] = cost / (cost + mean) if cost + mean > 0.0 else 0.5
+
+
+@kernel
 def send(c: Any, e: Any, n: Any, row: Any, worker: Any) -> None:
     """Count the present tuple of copy ``e`` for ``worker``."""
     table, ints = c.table, c.ints
     totals, ring = c.ring[e, 0], c.ring[e, 1:]
     slides, head = len(ring), ints[e, HEAD]
     now = ints[e, SLIDE] - ints[e, BASE] + 1
-    totals[worker] += 1
-    ring[head, worker] += 1
-    totals[n] += 1
-    ring[head, n] += 1
+    added = _weigh(totals, ring[head], n, c.costs, c.pace, e, ints[e, AT] - 1, worker)
+    totals[worker] += added
+    ring[head, worker] += added
+    totals[n] += added
+    ring[head, n] += added
     for part in range(2):
         place = LAST if part == 0 else STAMPS + worker
         column = n + 1 if part == 0 else n + 2 + worker
@@ -272,6 +305,7 @@ def look(c: Any, e: Any, n: Any, v: Any) -> None:
     v.real[e, n] = min(1.0, c.table[e, row, COUNT] / (c.floats[e, SPAN + LEAST] * c.floats[e, LIMIT]))
     v.binary[e, n] = c.table[e, row, UNTIL] >= c.ints[e, PRESENT]
     v.over[e] = c.ints[e, STATUS] == OVER
+    _look_at_cost(c.ring[e, 0], n, c.costs, c.pace, e, c.ints[e, AT] - 1, v)
 
 
 @kernel
@@ -293,7 +327,7 @@ def step_all(c: Any, actions: Any, v: Any) -> Any:
     having done nothing, BAD_ACTION if an action is no worker.
     """
     waiting = 0
-    n = v.real.shape[1] - 1
+    n = v.binary.shape[1] - 1
     for e in range(len(actions)):
         if not 0 <= actions[e] < n:
             return BAD_ACTION

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from gymnasium import error, spaces
 from numpy.typing import NDArray
 
 from dalton.envs.cluster import Cluster
-from dalton.envs.errors import ConfigError, check_int, check_real, shown
+from dalton.envs.errors import ConfigError, check_choice, check_int, check_real, shown
 from dalton.envs.hashing import candidates, family
 from dalton.envs.kernel import kernel
 from dalton.envs.metrics import WindowCounts, excess, max_over_mean, replication
@@ -20,7 +21,16 @@ from dalton.envs.render import picture, text
 from dalton.envs.reward import reward
 from dalton.envs.stream_partition import Observation, SettingError
 from dalton.envs.table import encode
-from dalton.envs.window import HEAD, Window
+from dalton.envs.window import (
+    HEAD,
+    MEASURES,
+    TICKS,
+    CapacitySpec,
+    Window,
+    accept_costs,
+    amount,
+    check_capacity,
+)
 from dalton.envs.workloads import Chunk, Workload, make_workload
 
 TAIL = -1
@@ -28,7 +38,16 @@ TAIL = -1
 
 @kernel
 def deal_weighted(
-    hot: Any, homes: Any, weights: Any, credit: Any, load: Any, held: Any, p1: Any, out: Any
+    hot: Any,
+    homes: Any,
+    weights: Any,
+    credit: Any,
+    load: Any,
+    held: Any,
+    p1: Any,
+    pace: Any,
+    costs: Any,
+    out: Any,
 ) -> Any:
     """Route a batch: tuples of hot keys by the weights of their row, others hashed.
 
@@ -40,9 +59,11 @@ def deal_weighted(
         homes: ``(m,)`` hashed workers.
         weights: ``(H, n)``, every row with sum 1, or all 0: hashed.
         credit: ``(H, n)`` what the workers have earned, zeros at first.
-        load: ``(n,)`` tuples per worker in the window; counted on.
+        load: ``(n,)`` load per worker in the window; counted on.
         held: ``(H, n)`` whether a worker has the key in this batch, zeros at first.
         p1: Weight of balance in the reward.
+        pace: ``(n,)`` load per second of cost, None where load counts tuples (`dalton.envs.window.amount`).
+        costs: ``(m,)`` seconds, not used for tuples.
         out: ``(m,)`` workers.
 
     Returns:
@@ -65,8 +86,9 @@ def deal_weighted(
                     if credit[row, w] > credit[row, best]:
                         best = np.int64(w)
                 credit[row, best] -= 1.0
-        load[best] += 1
-        total += 1
+        added = amount(pace, costs, i, best)
+        load[best] += added
+        total += added
         if row != TAIL:
             held[row, best] = 1
             gained += reward(load[best], total, n, held[row].sum(), p1)
@@ -92,6 +114,8 @@ class Batches:
         window_batches: Batches in the window of the loads.
         member: The hash function of cold keys.
         p1: Weight of balance in the reward.
+        measure: What load is: ``tuples``, or ``time``, which is cost over capacity.
+        capacity: Capacities of the workers; 1 if None. Not used for tuples.
     """
 
     def __init__(
@@ -103,14 +127,19 @@ class Batches:
         window_batches: int,
         member: NDArray[np.uint32],
         p1: float,
+        measure: str = "tuples",
+        capacity: CapacitySpec = None,
     ) -> None:
         self.n, self.hot_keys, self.shape = n_workers, hot_keys, (n_rows, n_workers)
         self.member, self.p1 = member, p1
         # A batch is a slide, whatever its length: its tuples all have its number as their time.
-        self.cluster = Cluster(n_workers=n_workers, window=Window(window_batches, 1, "time"))
+        window = Window(window_batches, 1, "time")
+        self.capacity = check_capacity(capacity, n_workers)
+        self.cluster = Cluster(n_workers=n_workers, window=window, measure=measure, capacity=self.capacity)
+        self.pace = self.cluster.measured[0].pace
         self.count = 0
 
-    def look(self, keys: NDArray[np.int64]) -> Observation:
+    def look(self, keys: NDArray[np.int64], costs: NDArray[np.float64] | None = None) -> Observation:
         """Take the next batch and say what is to be seen of it (`MicroBatchPartitionEnv`)."""
         coded = encode(keys)
         least = len(keys) / self.hot_keys
@@ -121,6 +150,7 @@ class Batches:
         self.batch, self.keys = keys, coded.distinct[order]
         self.shares = coded.counts[order] / len(keys)
         self.hot, self.homes = rows[coded.codes], candidates(keys, self.member, self.n)[0]
+        self.costs = accept_costs(self.pace, costs, len(keys))
         return self.observation()
 
     def observation(self) -> Observation:
@@ -131,17 +161,27 @@ class Batches:
         for row, key in enumerate(self.keys):
             fragments[row] = self.cluster.holders(int(key))
         load = self._load()
-        tail = np.bincount(self.homes[self.hot == TAIL], minlength=n)
-        return {
+        cold = self.hot == TAIL
+        amounts = None if self.pace is None else self.costs / self.capacity[self.homes]
+        tail = np.bincount(self.homes[cold], None if amounts is None else amounts[cold], minlength=n)
+        whole = len(self.batch) if amounts is None else max(amounts.sum(), 1e-9)
+        parts = {
             "shares": shares,
             "fragments": fragments,
             "load": (load / max(load.mean(), 1e-9)).astype(np.float32),
-            "tail": (tail * n / len(self.batch)).astype(np.float32),
+            "tail": np.minimum(tail * n / whole, n).astype(np.float32),
         }
+        if self.pace is not None:
+            parts["costs"] = np.zeros(h, np.float32)
+            sums = np.bincount(self.hot[~cold], self.costs[~cold], minlength=len(self.keys))
+            means = sums / (self.shares * len(self.batch))
+            parts["costs"][: len(self.keys)] = means / np.maximum(means + self.costs.mean(), 1e-12)
+            parts["capacity"] = (self.capacity / self.capacity.max()).astype(np.float32)
+        return parts
 
     def _load(self) -> NDArray[np.int64]:
-        """Tuples per worker in the window that the next batch ends: without the slide that it pushes out."""
-        loads = self.cluster.loads
+        """Load per worker in the window that the next batch ends: without the slide that it pushes out."""
+        loads = self.cluster.measured[0]
         oldest = (loads.clock[HEAD] + 1) % len(loads.ring)
         load: NDArray[np.int64] = loads.load - (loads.ring[oldest] if self.count else 0)
         return load
@@ -151,8 +191,11 @@ class Batches:
         workers = np.empty(len(self.batch), np.int32)
         load, held = self._load(), np.zeros(self.shape, np.int64)
         credit = np.zeros(self.shape)
-        gain = deal_weighted(self.hot, self.homes, weights, credit, load, held, self.p1, workers)
-        self.cluster.observe(self.batch, workers, np.full(len(workers), float(self.count)))
+        gain = deal_weighted(
+            self.hot, self.homes, weights, credit, load, held, self.p1, self.pace, self.costs, workers
+        )
+        times = np.full(len(workers), float(self.count))
+        self.cluster.observe(self.batch, workers, times, None if self.pace is None else self.costs)
         self.count += 1
         return workers, float(gain)
 
@@ -170,6 +213,10 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
     or m if that is less.
     Action: weights ``(H, n)``; a row is scaled to sum 1, a row of zeros hashes the key. Reward: the mean over
     the hot tuples of Eq. 3 and 4, with loads of the window and fragments of the batch.
+    With ``measure="time"`` load is the time that the workers need, cost over capacity: in ``load``, in
+    ``tail`` (over the mean of the batch if all of it were hashed), in reward and metrics; then there are also
+    ``costs``, x / (x + x̄) of a hot key's mean cost x and the batch's x̄, ``(H,)``, and ``capacity``, over the
+    largest, ``(n,)``.
     ``info`` has the hot keys (``keys``, a list: their number differs between copies of a vector form) and the
     metrics of the batch that was routed (``slide``).
 
@@ -182,6 +229,8 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
         p1: Weight of balance in the reward.
         max_batches: Batches after which an episode is truncated; None for the workload's length.
         hash_seed: Chooses the hashed worker.
+        measure: What load is: ``tuples``, or ``time``.
+        capacity: Capacities of the workers; 1 if None. Not used for tuples.
         render_mode: ``ansi`` or ``rgb_array``: the loads; workers that hold the most frequent key are marked.
     """
 
@@ -198,6 +247,8 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
         p1: float = 0.5,
         max_batches: int | None = None,
         hash_seed: int = 0,
+        measure: str = "tuples",
+        capacity: CapacitySpec = None,
         render_mode: str | None = None,
     ) -> None:
         try:
@@ -214,20 +265,24 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
                 limit if max_batches is None else min(limit, check_int("max_batches", max_batches, low=1))
             )
             self.member = family(check_int("hash_seed", hash_seed, low=0), 1)
+            self.capacity = check_capacity(capacity, self.n)
+            self.measure = check_choice("measure", measure, MEASURES)
         except ConfigError as problem:
             raise SettingError(str(problem)) from None
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise SettingError(f"render_mode = {render_mode!r}: expected ansi or rgb_array")
         self.render_mode = render_mode
         self.shape = h, n = math.ceil(min(self.hot_keys, self.batch_size)), self.n
-        self.observation_space = spaces.Dict(
-            {
-                "shares": spaces.Box(0, 1, (h,), np.float32),
-                "fragments": spaces.MultiBinary((h, n)),
-                "load": spaces.Box(0, n, (n,), np.float32),
-                "tail": spaces.Box(0, n, (n,), np.float32),
-            }
-        )
+        parts: dict[str, spaces.Space[Any]] = {
+            "shares": spaces.Box(0, 1, (h,), np.float32),
+            "fragments": spaces.MultiBinary((h, n)),
+            "load": spaces.Box(0, n, (n,), np.float32),
+            "tail": spaces.Box(0, n, (n,), np.float32),
+        }
+        if self.measure == "time":
+            parts["costs"] = spaces.Box(0, 1, (h,), np.float32)
+            parts["capacity"] = spaces.Box(0, 1, (n,), np.float32)
+        self.observation_space = spaces.Dict(parts)
         self.action_space = spaces.Box(0, 1, self.shape, np.float32)
         self.begun = self.waiting = False
 
@@ -247,18 +302,26 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
             window_batches=self.window_batches,
             member=self.member,
             p1=self.p1,
+            measure=self.measure,
+            capacity=self.capacity,
         )
+        self.work: deque[float] = deque(maxlen=self.window_batches)
         self.counts = WindowCounts(self.window_batches)
         self.waiting = False  # if the stream breaks, there is no batch to route
-        seen = self.batches.look(next(self.stream).keys)
+        seen = self._look()
         self.begun = self.waiting = True
         return seen, {"keys": self.batches.keys.tolist()}
+
+    def _look(self) -> Observation:
+        batch = next(self.stream)
+        return self.batches.look(batch.keys, batch.costs)
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Route the present batch by the split table ``action`` and look at the next."""
         if not self.waiting:
             raise error.ResetNeeded("step() was called before reset() or after the end of the episode")
         _, gain = self.batches.deal(self._weights(action))
+        self.work.append(float(self.batches.costs.sum()))
         self.counts.observe(self.batches.batch)
         self.counts.close(self.batches.count - 1)
         info: dict[str, Any] = {"slide": self._measure()}
@@ -267,7 +330,7 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
         if over:
             seen = self.batches.observation()
         else:
-            seen = self.batches.look(next(self.stream).keys)
+            seen = self._look()
             self.waiting = True
         info["keys"] = self.batches.keys.tolist()
         return seen, gain, False, over, info
@@ -286,8 +349,12 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     def _measure(self) -> dict[str, float]:
         cluster = self.batches.cluster
-        load, pairs = cluster.loads.load, int(cluster.pairs.sum())
+        load, pairs = cluster.measured[0].load, int(cluster.pairs.sum())
+        best_load: float
         best_load, best_pairs = self.counts.bound(self.n)
+        if self.measure == "time":
+            # Work can be divided as capacity is: no worker then needs longer than the others.
+            best_load = TICKS * sum(self.work) / float(self.capacity.sum())
         return {
             "slide": float(self.batches.count - 1),
             "max_over_mean": max_over_mean(load),
@@ -304,7 +371,7 @@ class MicroBatchPartitionEnv(gym.Env[Observation, NDArray[np.float32]]):
             raise error.ResetNeeded("render() was called before reset()")
         b = self.batches
         key = int(b.keys[0]) if len(b.keys) else int(b.batch[0])
-        load, held = b.cluster.loads.load, b.cluster.holders(key)
+        load, held = b.cluster.measured[0].load, b.cluster.holders(key)
         if self.render_mode == "ansi":
             return text(load, held, f"batch {b.count}, key {key}")
         return picture(load, held)

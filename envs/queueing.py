@@ -78,12 +78,15 @@ class Queue:
             Without either, tuples come at the stream's own times.
         service: Cost in seconds of a tuple of a stream that has no costs.
         schedule: Slow-downs, failures and recoveries.
+        flush: Cost in seconds of a counter that a worker sends to be merged when an aggregation period of the
+            application ends; meanwhile its tuples wait.
     """
 
     rate: float | None = None
     over_provisioning: float | None = None
     service: float = 0.001
     schedule: tuple[Change, ...] = ()
+    flush: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("rate", "over_provisioning"):
@@ -92,6 +95,7 @@ class Queue:
         if self.rate is not None and self.over_provisioning is not None:
             raise ConfigError(f"queue.rate = {self.rate}: expected none where over_provisioning is set")
         object.__setattr__(self, "service", check_real("queue.service", self.service, above=0))
+        object.__setattr__(self, "flush", check_real("queue.flush", self.flush, low=0))
         given = self.schedule
         if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
             raise ConfigError(f"queue.schedule = {shown(given)}: expected a list of changes")
@@ -250,7 +254,7 @@ class QueueMeter:
         self.utilisation: list[Floats] = []
         self.times = Histogram()
         self._times = Histogram()
-        self._end, self._completed = np.nan, 0
+        self._end, self._completed, self._flushes = np.nan, 0, 0
         self._worked = self._provided = self._sent = np.zeros(len(capacity))
 
     def chunks(self, chunk_size: int) -> Iterator[Chunk]:
@@ -266,10 +270,16 @@ class QueueMeter:
                 costs = np.full(len(chunk.keys), self.queue.service)
             yield chunk._replace(times=times, costs=costs)
 
-    def observe(self, chunk: Chunk, workers: NDArray[np.int32]) -> None:
-        """Take the tuples of a chunk that `chunks` made."""
+    def observe(
+        self, chunk: Chunk, workers: NDArray[np.int32], sent: NDArray[np.int64] | None = None
+    ) -> None:
+        """Take the tuples of a chunk that `chunks` made; before them, workers have ``sent`` counters."""
         assert chunk.times is not None
         assert chunk.costs is not None
+        if sent is not None and self.queue.flush > 0:
+            every = np.arange(len(sent), dtype=np.int32)
+            self.servers.serve(every, np.full(len(sent), chunk.times[0]), sent * self.queue.flush)
+            self._flushes += len(sent)
         self._times.add(self.servers.serve(workers, chunk.times, chunk.costs))
         self._end = float(chunk.times[-1])
 
@@ -313,7 +323,7 @@ class QueueMeter:
     def result(self) -> Queues:
         """All of it, after the last slide."""
         servers = self.servers
-        arrived = int(servers.arrived.sum())
+        arrived = int(servers.arrived.sum()) - self._flushes
         span = self._end - servers.began
         return Queues(
             slides=self.slides,

@@ -13,14 +13,17 @@ def reward(load: Any, total: Any, n: Any, fragments: Any, p1: Any) -> Any:
 
         CI = (L_a - avg) / max(L_a, avg),   CA = ||X(k)|| / n
 
+    Whole loads make CI one division of whole numbers, so that the unit of the load does not matter, not
+    even to the last bit: tuples, or the nanoseconds of tuples that all cost the same.
+
     Args:
-        load: L_a, tuples of the chosen worker in the window, this one included.
-        total: Tuples of all workers in the window, this one included; avg = total / n.
+        load: L_a, load of the chosen worker in the window with this tuple: tuples, or time over capacity.
+        total: Load of all workers in the window with this tuple; avg = total / n.
         n: Number of workers.
         fragments: ||X(k)||, workers that hold the key in the window, the chosen one included.
         p1: Weight of balance; p2 = 1 - p1 is that of aggregation.
     """
     per_worker = 1.0 / n  # leaves the loop of a kernel, unlike a division of what changes
-    average = total * per_worker
-    imbalance = (load - average) / max(float(load), average)
+    scaled, whole = float(load) * n, float(total)
+    imbalance = (scaled - whole) / max(scaled, whole)
     return -(p1 * imbalance + (1.0 - p1) * (fragments * per_worker))

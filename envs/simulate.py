@@ -7,7 +7,8 @@ Three views of the load (PKG Section 5.1), which are the driver's choice and not
 - ``probing`` (LP): as local, and every ``probe_every`` the real loads replace the own estimate.
 
 So is the measure of the load: tuples, or the time that the workers need for them. With a queue model
-(`dalton.envs.queueing`) every tuple also has a completion time.
+(`dalton.envs.queueing`) every tuple also has a completion time, with an application
+(`dalton.envs.applications`) the workers also have answers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dalton.envs.applications import Answers, ApplicationMeter, ApplicationSpec, make_application
 from dalton.envs.cluster import Cluster
 from dalton.envs.contract import Keys, Partitioner, Workers
 from dalton.envs.errors import ConfigError, check_choice, check_int, check_real
@@ -110,6 +112,8 @@ class Result:
     settings: dict[str, Any] = field(default_factory=dict)
     queue: Queues | None = field(default=None, repr=False)
     """What the queue model measured, if there was one."""
+    answers: Answers | None = field(default=None, repr=False)
+    """What the application answered, if there was one."""
 
     def column(self, name: str) -> NDArray[np.float64]:
         """One metric of all slides, shape ``(slides,)``."""
@@ -138,6 +142,7 @@ class Result:
             # The median: a slide takes less than a time slice, and some wait for other processes.
             "ns_per_tuple": float(np.median(self.column("ns_per_tuple"))) if m else math.nan,
             **(self.queue.summary() if self.queue else {}),
+            **(self.answers.summary() if self.answers else {}),
         }
 
     def to_pandas(self) -> pd.DataFrame:
@@ -149,9 +154,14 @@ class Result:
                 "pandas is not installed: expected it for to_pandas; pip install dalton[data]"
             ) from None
         table = pd.DataFrame(self.slides, columns=list(Slide._fields))
-        if self.queue is None:
-            return table
-        return table.join(pd.DataFrame(self.queue.slides, columns=list(QueueSlide._fields)))
+        if self.queue is not None:
+            table = table.join(pd.DataFrame(self.queue.slides, columns=list(QueueSlide._fields)))
+        if self.answers is not None:
+            # A slide has the numbers of the period that it belongs to.
+            at = np.searchsorted(self.answers.column("slide"), table["slide"])
+            table["answer_error"] = self.answers.column("error")[at]
+            table["answer_work"] = self.answers.imbalance[at]
+        return table
 
 
 class Router(Protocol):
@@ -244,6 +254,7 @@ def simulate(
     capacity: CapacitySpec = None,
     measure: str = "tuples",
     queue: QueueSpec = None,
+    application: ApplicationSpec = None,
     compare_global: bool = False,
     show_progress: bool = True,
     chunk_size: int = CHUNK,
@@ -264,6 +275,8 @@ def simulate(
         queue: The queue model (a `Queue` or its fields); None for none. It gives every tuple a time and a
             cost, which the partitioners and a window in time see too. Partitioners with a ``slot`` are told
             how busy the workers are.
+        application: What the workers compute (a name, or its parameters with ``name`` and ``every``); None
+            for nothing.
         compare_global: Also route by the global view, to measure the disagreement with it.
         show_progress: Show a progress bar if it takes long.
         chunk_size: Tuples generated at a time; it changes nothing but memory and speed.
@@ -304,6 +317,7 @@ def simulate(
         capacity=capacity,
         measure=measure,
         meter=meter,
+        application=application,
         show_progress=show_progress,
         label=f"{type(partitioner).__name__} on {type(workload).__name__}",
         pieces=pieces,
@@ -323,6 +337,7 @@ def drive(
     capacity: CapacitySpec = None,
     measure: str = "tuples",
     meter: QueueMeter | None = None,
+    application: ApplicationSpec = None,
     show_progress: bool = True,
     label: str = "routing",
     pieces: Iterator[Piece] | None = None,
@@ -341,6 +356,7 @@ def drive(
         capacity: See `simulate`.
         measure: See `simulate`.
         meter: The queues in front of the workers; None for none.
+        application: See `simulate`.
         show_progress: See `simulate`.
         label: What the progress bar is called.
         pieces: The stream as it is handed to the router; None to cut it where slides end.
@@ -351,6 +367,8 @@ def drive(
     cluster = Cluster(
         n_workers=n_workers, window=window, n_reducers=n_reducers, measure=measure, capacity=strength
     )
+    computed = make_application(application, n_workers)
+    judge = None if computed is None else ApplicationMeter(computed[0], computed[1] or window.n_slides)
     counts = WindowCounts(window.n_slides)
     slides: list[Slide] = []
     loads: list[Keys] = []
@@ -363,8 +381,9 @@ def drive(
             if shadow is not None:
                 differing += disagreement(workers, shadow.route(chunk))
             cluster.observe(chunk.keys, workers, clock_of(chunk, window), chunk.costs)
+            sent = None if judge is None else judge.observe(slide, chunk.start, chunk.keys, workers)
             if meter is not None:
-                meter.observe(chunk, workers)
+                meter.observe(chunk, workers, sent)
             counts.observe(chunk.keys)
             tuples += len(chunk.keys)
             advance(len(chunk.keys))
@@ -383,9 +402,12 @@ def drive(
         known["measure"] = measure
     if meter is not None:
         known["queue"] = meter.queue
+    if application is not None:
+        known["application"] = application
     table = np.array(loads, np.int64).reshape(-1, n_workers)
     queues = None if meter is None else meter.result()
-    return Result(name, repr(workload), slides, table, cluster.total.copy(), known, queues)
+    answers = None if judge is None else judge.result()
+    return Result(name, repr(workload), slides, table, cluster.total.copy(), known, queues, answers)
 
 
 def _interval(probe_every: float | None, window: Window) -> float:

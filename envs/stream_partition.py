@@ -17,7 +17,7 @@ from dalton.envs.copies import NO_ACTIONS, Copies, Settings
 from dalton.envs.dynamics import AT, CHUNK, PRESENT, ROW, UNTIL, Views
 from dalton.envs.errors import ConfigError, check_choice, check_int, shown
 from dalton.envs.render import picture, text
-from dalton.envs.window import DEFAULT_WINDOW, WindowSpec
+from dalton.envs.window import DEFAULT_WINDOW, CapacitySpec, WindowSpec
 
 Observation = dict[str, NDArray[Any]]
 
@@ -39,8 +39,8 @@ def local_spaces(n: int) -> dict[str, spaces.Space[Any]]:
 def local_parts(seen: Views, e: int) -> Observation:
     """The local observation of copy ``e``."""
     real, binary = seen.real[e], seen.binary[e]
-    n = len(real) - 1
-    return {"load": real[:n], "fragments": binary[:n], "share": real[n:], "hot": binary[n:]}
+    n = len(binary) - 1
+    return {"load": real[:n], "fragments": binary[:n], "share": real[n : n + 1], "hot": binary[n:]}
 
 
 class _Streams:
@@ -57,6 +57,11 @@ class _Streams:
         parts = local_spaces(n)
         if self.full:
             parts["hot_fragments"] = spaces.MultiBinary((self.settings.rules.max_hot, n))
+        self.timed = self.settings.pace is not None
+        if self.timed:
+            parts["cost"] = spaces.Box(0, 1, (1,), np.float32)
+            parts["capacity"] = spaces.Box(0, 1, (n,), np.float32)
+        self.strength = (self.settings.capacity / self.settings.capacity.max()).astype(np.float32)
         self.observation_space = spaces.Dict(parts)
         self.action_space: Any = spaces.Discrete(n)
 
@@ -77,6 +82,9 @@ class StreamPartitionEnv(gym.Env[Observation, np.int64]):
     current STATS_WIN over its expected length, at most 1, ``(1,)``; ``hot``, whether the key is hot,
     ``(1,)``. With ``observation="full"`` also ``hot_fragments``, ``(H, n)``: which workers hold each of the
     keys that are hot. Action: the worker. Reward: Eq. 3 and 4, as the agent's. An episode ends by truncation.
+    With ``measure="time"`` load is the time that the workers need, cost over capacity, in observation, reward
+    and metrics; then there are also ``cost``, x / (x + x̄) of the tuple's cost x and the mean x̄ in the window,
+    ``(1,)``, and ``capacity``, over the largest, ``(n,)``.
     ``info`` has the key (``key``), its hashed worker (``hashed``), and, when a slide has ended, its metrics
     with the regret against the oracle (``slide``).
 
@@ -93,6 +101,9 @@ class StreamPartitionEnv(gym.Env[Observation, np.int64]):
         max_tuples: Tuples after which an episode is truncated; None for the workload's length.
         max_windows: Windows after which it is truncated; None for no such limit.
         hash_seed: Chooses the hashed worker.
+        measure: What load is: ``tuples``, or ``time``.
+        capacity: Capacities of the workers (`dalton.envs.window.check_capacity`); 1 if None. Not used for
+            tuples.
         render_mode: ``ansi`` or ``rgb_array``.
     """
 
@@ -113,6 +124,8 @@ class StreamPartitionEnv(gym.Env[Observation, np.int64]):
         max_tuples: int | None = None,
         max_windows: int | None = None,
         hash_seed: int = 0,
+        measure: str = "tuples",
+        capacity: CapacitySpec = None,
         render_mode: str | None = None,
     ) -> None:
         settings = {
@@ -127,6 +140,8 @@ class StreamPartitionEnv(gym.Env[Observation, np.int64]):
             "max_tuples": max_tuples,
             "max_windows": max_windows,
             "hash_seed": hash_seed,
+            "measure": measure,
+            "capacity": capacity,
         }
         self.streams = _Streams(1, observation, settings)
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
@@ -166,6 +181,8 @@ class StreamPartitionEnv(gym.Env[Observation, np.int64]):
 
     def _observation(self, seen: Views) -> Observation:
         parts = local_parts(seen, 0)
+        if self.streams.timed:
+            parts["cost"], parts["capacity"] = seen.real[0, self.n + 1 :], self.streams.strength.copy()
         if self.streams.full:
             parts["hot_fragments"] = self.streams.hot_fragments(0)
         return parts
@@ -210,6 +227,8 @@ class StreamPartitionVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray
         max_tuples: See there.
         max_windows: See there.
         hash_seed: See there.
+        measure: See there.
+        capacity: See there.
         render_mode: Only None.
     """
 
@@ -231,6 +250,8 @@ class StreamPartitionVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray
         max_tuples: int | None = None,
         max_windows: int | None = None,
         hash_seed: int = 0,
+        measure: str = "tuples",
+        capacity: CapacitySpec = None,
         render_mode: str | None = None,
     ) -> None:
         settings = {
@@ -245,6 +266,8 @@ class StreamPartitionVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray
             "max_tuples": max_tuples,
             "max_windows": max_windows,
             "hash_seed": hash_seed,
+            "measure": measure,
+            "capacity": capacity,
         }
         if render_mode is not None:
             raise SettingError(f"render_mode = {render_mode!r}: expected None for the vector form")
@@ -310,9 +333,12 @@ class StreamPartitionVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray
         parts: Observation = {
             "load": seen.real[:, :n],
             "fragments": seen.binary[:, :n],
-            "share": seen.real[:, n:],
+            "share": seen.real[:, n : n + 1],
             "hot": seen.binary[:, n:],
         }
+        if self.streams.timed:
+            parts["cost"] = seen.real[:, n + 1 :]
+            parts["capacity"] = np.tile(self.streams.strength, (self.num_envs, 1))
         if self.streams.full:
             parts["hot_fragments"] = np.stack([self.streams.hot_fragments(e) for e in range(self.num_envs)])
         return parts

@@ -225,6 +225,7 @@ def _own_keys() -> list[str]:
         "seeds",
         "hash_seeds",
         "jobs",
+        "application",
         "search",
     ]
 
@@ -294,6 +295,8 @@ def tracked(job: Job, store: Store | None, folder: Path, parent: str | None) -> 
     log.info("%s: max/mean load %.3f, pairs per key %.3f", job.title, s["max_over_mean"], s["replication"])
     if "completion_mean" in s:
         log.info("completion time: mean %.4g s, p99 %.4g s", s["completion_mean"], s["completion_p99"])
+    if "answer_error" in s:
+        log.info("answer: error %.3g, %.0f counters in memory", s["answer_error"], s["answer_memory"])
     if store is not None:
         _say_lost(store, folder / "result")
     return float(s["max_over_mean"])

@@ -42,6 +42,8 @@ COLUMNS = (
     "completion_mean",
     "completion_p99",
     "offered_spread",
+    "answer_error",
+    "answer_memory",
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
@@ -117,6 +117,7 @@ def run(job: Job, partitioner: Partitioner, workload: Workload, *, show_progress
             window=window,
             n_reducers=job.cluster.n_reducers,
             capacity=job.cluster.capacity,
+            application=job.application,
             show_progress=show_progress,
             label=f"{workload.n_sources} x {type(partitioner).__name__} on {type(workload).__name__}",
             settings={"runtime": job.runtime.name},
@@ -147,6 +148,4 @@ def with_forwarding(result: Result, forwarding: Forwarding) -> tuple[Result, flo
         forwards = recalled(tables, end, following) is not None
         on += forwards
         slides.append(slide if forwards else slide._replace(aggregation_split=slide.aggregation_cost))
-    settings = result.settings
-    made = Result(result.partitioner, result.workload, slides, result.loads, result.total, settings)
-    return made, on / max(1, len(slides))
+    return replace(result, slides=slides), on / max(1, len(slides))

@@ -197,7 +197,9 @@ def label_ends(axes: Axes, ends: dict[str, tuple[float, float]], count: int) -> 
         )
 
 
-def label_points(axes: Axes, table: pd.DataFrame, x: str, y: str, count: int) -> None:
+def label_points(
+    axes: Axes, table: pd.DataFrame, x: str, y: str, count: int, colours: dict[str, str] | None = None
+) -> None:
     """Write the index of a table beside its points, where it covers least of points, whiskers and names.
 
     Args:
@@ -206,6 +208,7 @@ def label_points(axes: Axes, table: pd.DataFrame, x: str, y: str, count: int) ->
         x: Column of the abscissa.
         y: Column of the ordinate.
         count: Partitioners in the figure.
+        colours: Of the names; of those that are not there, `colour_of`.
     """
     centre = table[[x, y]].to_numpy(np.float64)
     half = table[[f"{x}_ci", f"{y}_ci"]].fillna(0.0).to_numpy(np.float64)
@@ -222,7 +225,7 @@ def label_points(axes: Axes, table: pd.DataFrame, x: str, y: str, count: int) ->
         name, (px, py) = str(table.index[at]), points[at]
         box, far = _place(px, py, width(name), 1.1 * SMALL, taken, room)
         taken.append(box)
-        colour = colour_of(name, count)
+        colour = (colours or {}).get(name) or colour_of(name, count)
         near = {"arrowstyle": "-", "color": GREY, "lw": 0.5 if far else 0.0, "shrinkA": 0, "shrinkB": 3}
         axes.annotate(
             name,

@@ -48,6 +48,7 @@ def execute(job: Job, *, show_progress: bool = True) -> Record:
             capacity=cluster.capacity,
             measure=runtime.measure,
             queue=cluster.queue,
+            application=job.application,
             compare_global=runtime.compare_global,
             show_progress=show_progress,
         )

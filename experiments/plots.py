@@ -62,7 +62,11 @@ from dalton.experiments.records import (
 )
 
 LOAD, PAIRS = "max/mean load (1 = balanced)", "pairs per key (1 = no key is split)"
-RATIOS = {"max_over_mean": LOAD, "replication": PAIRS}
+RATIOS = {
+    "max_over_mean": LOAD,
+    "replication": PAIRS,
+    "answer_work": "max/mean operations (1 = balanced)",
+}
 CHANGE: dict[str, Any] = {"color": DARK, "linestyle": (0, (4, 3)), "linewidth": 0.9, "zorder": 1}
 HEAT = "PuOr_r"
 
@@ -85,11 +89,11 @@ def _band(runs: Runs) -> str:
     return caption(runs, f", band{' of the coloured' * (len(runs) > MANY)} from the least to the greatest")
 
 
-def _lines(figure: Figure, curves: dict[str, pd.DataFrame], x: str) -> Axes:
+def _lines(figure: Figure, curves: dict[str, pd.DataFrame], x: str, y: str = LOAD) -> Axes:
     """One line per partitioner of ``mean`` over the index, in a band from ``min`` to ``max``."""
     axes = figure.add_subplot()
     margins(figure, left=0.6, right=names_width(curves))
-    frame(axes, x, LOAD)
+    frame(axes, x, y)
     ratio_scale(
         axes, "y", [float(curve["mean" if len(curves) > MANY else "max"].max()) for curve in curves.values()]
     )
@@ -118,16 +122,28 @@ def _lines(figure: Figure, curves: dict[str, pd.DataFrame], x: str) -> Axes:
 
 def imbalance_over_time(records: Iterable[Record]) -> Figure:
     """max/mean load of the window along the stream: mean over seeds in a band of least to greatest."""
+    return _over_time(records, "max_over_mean", "Balance over time")
+
+
+def work_over_time(records: Iterable[Record]) -> Figure | None:
+    """max/mean operations of the application's workers along the stream; None without an application."""
+    given = list(records)
+    if not all("answer_work" in record.slides for record in given):
+        return None
+    return _over_time(given, "answer_work", "Work of the application over time")
+
+
+def _over_time(records: Iterable[Record], metric: str, what: str) -> Figure:
     setting, runs = single(records)
     curves = {}
     for name, same in runs.items():
         slides = pd.concat([record.slides for record in same]).groupby("slide")
-        curve = slides["max_over_mean"].agg(["mean", "min", "max"])
+        curve = slides[metric].agg(["mean", "min", "max"])
         curves[name] = curve.set_index(slides["seen"].mean())
     shifts = sorted({shift for same in runs.values() for record in same for shift in record.marks})
     note = _band(runs) + "; dashed: the stream or a worker changes" * bool(shifts)
-    figure = titled(names_height(len(runs)), heading("Balance over time", setting), note)
-    axes = _lines(figure, curves, "position in the stream (tuples)")
+    figure = titled(names_height(len(runs)), heading(what, setting), note)
+    axes = _lines(figure, curves, "position in the stream (tuples)", RATIOS[metric])
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     for shift in shifts:
         axes.axvline(shift, **CHANGE)
@@ -352,6 +368,79 @@ def scaling(records: Iterable[Record], metric: str = "max_over_mean") -> Figure:
             axes.set_ylim(0, max(float(tops.max()), 1e-9) * 1.04)
         label_ends(axes, ends, len(names))
     _hide(grid, len(workloads))
+    return figure
+
+
+def across(records: Iterable[Record], metric: str) -> Figure:
+    """A metric from workload to workload, in their order: a line per partitioner, 95 % intervals."""
+    shown = METRICS[check_choice("metric", metric, METRICS)]
+    table = summarise(records)
+    table[[metric, f"{metric}_ci"]] *= shown.scale
+    names, workloads = list(table["partitioner"].unique()), list(table["workload"].unique())
+    note = "mean over seeds, bars are 95 % intervals"
+    figure = titled(names_height(len(names)), f"{shown.label}, from workload to workload", note)
+    axes = figure.add_subplot()
+    margins(figure, left=0.7, right=names_width(names))
+    frame(axes, "", shown.label)
+    ends = {}
+    for name in names:
+        line = (
+            table[table["partitioner"] == name]
+            .groupby("workload", sort=False)[[metric, f"{metric}_ci"]]
+            .mean()
+        )
+        line = line.reindex(workloads)
+        colour, look = colour_of(name, len(names)), style(name)
+        axes.errorbar(
+            range(len(workloads)),
+            line[metric],
+            yerr=line[f"{metric}_ci"],
+            color=colour,
+            linestyle=look.line,
+            marker=look.marker,
+            markersize=4,
+            elinewidth=1,
+            label=name,
+            **front(colour),
+        )
+        ends[name] = (len(workloads) - 1.0, float(line[metric].iloc[-1]))
+    axes.set_xticks(range(len(workloads)), workloads)
+    axes.set_ylim(0, max(float(table[metric].max()), 1e-9) * 1.06)
+    label_ends(axes, ends, len(names))
+    return figure
+
+
+def memory_plane(records: Iterable[Record]) -> Figure | None:
+    """Tuples completed per second over the counters in memory, a point per partitioner (PKG Fig. 10b).
+
+    None without a queue model or without an application.
+    """
+    setting, runs = single(records)
+    table = summarise(record for same in runs.values() for record in same).set_index("partitioner")
+    x, y = "answer_memory", "completion_rate"
+    if x not in table or y not in table:
+        return None
+    table[[y, f"{y}_ci"]] *= METRICS[y].scale
+    table[[x, f"{x}_ci"]] /= setting[1]
+    note = caption(runs) + "; better is higher and further left; joined: the same partitioner"
+    figure = titled(names_height(len(runs)) + 0.5, heading("Throughput and memory", setting), note)
+    axes = figure.add_subplot()
+    margins(figure, left=0.7, right=0.4)
+    frame(axes, "counters in memory per worker (number)", METRICS[y].label)
+    # Labels like "pkg, T = 10 s" are of one partitioner.
+    families: dict[str, list[str]] = {}
+    for name in table.index:
+        families.setdefault(str(name).partition(",")[0], []).append(name)
+    for family, names in families.items():
+        look = style(family)
+        line = table.loc[names].sort_values(x)
+        axes.plot(line[x], line[y], color=look.colour, linewidth=0.9, alpha=0.3)
+        axes.plot(line[x], line[y], color=look.colour, marker=look.marker, linestyle="none")
+    axes.set_xlim(0, float(table[x].max()) * 1.15)
+    axes.set_ylim(0, float(table[y].max()) * 1.1)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    colours = {name: style(family).colour for family, names in families.items() for name in names}
+    label_points(axes, table, x, y, len(runs), colours)
     return figure
 
 

@@ -50,12 +50,20 @@ METRICS = {
 QUEUE_METRICS = {
     "completion_mean": Metric("mean completion time, ms", ",.2f", scale=1e3),
     "completion_p99": Metric("p99 completion time, ms", ",.2f", scale=1e3),
+    "completion_rate": Metric("k tuples/s completed", ",.2f", scale=1e-3, higher=True),
     "queue_max": Metric("longest queue", ",.0f"),
     "utilisation": Metric("utilisation", ".1%", higher=True),
     "offered_spread": Metric("spread of utilisation", ".3f"),
 }
 """Those of simulations with a queue model."""
-METRICS |= QUEUE_METRICS
+ANSWER_METRICS = {
+    "answer_error": Metric("error of the answer", ".2e"),
+    "answer_memory": Metric("counters in memory", ",.0f"),
+    "answer_merged": Metric("partial results merged", ",.0f"),
+    "answer_work": Metric("max/mean operations", ".3f"),
+}
+"""Those of simulations with an application."""
+METRICS |= QUEUE_METRICS | ANSWER_METRICS
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,12 +186,13 @@ def summarise(records: Iterable[Record]) -> pd.DataFrame:
     Returns:
         Columns ``workload``, ``n_workers``, ``partitioner``, ``seeds``, and for every metric of `METRICS` its
         mean under its own name and the half-width of the interval under ``<metric>_ci``. Those of the queue
-        model are there only if a record has them.
+        model and of applications are there only if a record has them.
     """
     rows = []
     given = list(records)
     known = {name for record in given for name in record.summary}
-    metrics = [name for name in METRICS if name in known or name not in QUEUE_METRICS]
+    optional = QUEUE_METRICS | ANSWER_METRICS
+    metrics = [name for name in METRICS if name in known or name not in optional]
     for (workload, n), runs in grouped(given).items():
         for name in _best_first(runs):
             row: dict[str, object] = {"workload": workload, "n_workers": n, "partitioner": name}

@@ -19,7 +19,16 @@ from dalton.envs.errors import ConfigError
 from dalton.experiments import plots, queue_plots, round_plots
 from dalton.experiments.completion import completion_over_time, completion_sweep
 from dalton.experiments.drawing import replace
-from dalton.experiments.records import METRICS, Record, Setting, bound, grouped, paired, summarise
+from dalton.experiments.records import (
+    ANSWER_METRICS,
+    METRICS,
+    Record,
+    Setting,
+    bound,
+    grouped,
+    paired,
+    summarise,
+)
 
 BEAT, ORACLE = "kg", "oracle"
 BOUND = "lower bound"
@@ -34,11 +43,16 @@ COLUMNS = (
     "throughput",
     "completion_mean",
     "completion_p99",
+    "completion_rate",
     "offered_spread",
+    *ANSWER_METRICS,
 )
+ACROSS = "completion_rate"
 FIGURES: dict[str, tuple[Callable[[list[Record]], Figure | None], str]] = {
     "plane": (plots.balance_plane, "max/mean load over pairs per key, a point per partitioner"),
     "time": (plots.imbalance_over_time, "max/mean load along the stream, a line per partitioner"),
+    "work": (plots.work_over_time, "max/mean operations of the application along the stream"),
+    "memory": (plots.memory_plane, "tuples completed per second over counters in memory"),
     "change": (plots.adaptivity, "max/mean load after a change of the distribution, a line per partitioner"),
     "heat": (plots.load_heatmap, "load of every worker over the mean, slide by slide"),
     "completion": (completion_over_time, "completion time along the stream, a line per partitioner"),
@@ -134,6 +148,10 @@ def write_report(
     if sweep is not None:
         picture = Picture("completion", plots.png(sweep), "mean completion time against what was varied")
         sections.append(Section("Completion time", [picture]))
+    if len({workload for workload, _ in groups}) > 2 and any(ACROSS in record.summary for record in given):
+        figure = plots.across(given, ACROSS)
+        picture = Picture("across", plots.png(figure), f"{METRICS[ACROSS].label} from workload to workload")
+        sections.append(Section("From workload to workload", [picture]))
     target = Path(path)
     page = _template().render(
         title=title, command=command, notes=notes, sections=sections, beat=BEAT, oracle=ORACLE

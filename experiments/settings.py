@@ -7,10 +7,11 @@ import inspect
 import itertools
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from dalton import __version__
+from dalton.envs.applications import make_application
 from dalton.envs.contract import Partitioner
 from dalton.envs.errors import ConfigError, check_choice, check_int, check_real, shown
 from dalton.envs.queueing import Queue
@@ -107,6 +108,8 @@ class Job:
     partitioner_label: str = ""
     workload_label: str = ""
     paper: str | None = field(default=None, compare=False)
+    application: Params | None = None
+    """What the workers compute (`dalton.envs.applications`)."""
 
     @property
     def identity(self) -> str:
@@ -114,6 +117,8 @@ class Job:
         parts = {**asdict(self), "version": __version__}
         for name in ("partitioner_label", "workload_label", "paper"):
             del parts[name]
+        if self.application is None:
+            del parts["application"]  # as if there were no such setting
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -131,12 +136,15 @@ class Job:
             "runtime": asdict(self.runtime),
             "seed": self.seed,
         }
+        if self.application is not None:
+            parts["application"] = self.application
         return flattened(parts)
 
     def build(self) -> tuple[Partitioner, Workload]:
         """Make both; this checks every parameter."""
         cluster = self.cluster
         partitioner = make(self.partitioner, n_workers=cluster.n_workers, seed=self.seed, **self.params)
+        make_application(self.application, cluster.n_workers)
         workload = make_workload(self.workload)
         if "seed" in workload.parameters() and "seed" not in self.workload:
             workload = make_workload(workload, seed=self.seed)
@@ -231,6 +239,7 @@ def single(config: Params, partitioner: str) -> Job:
         partitioner_label=partitioner,
         workload_label=workload_label(config["workload"]),
         paper=config["paper"],
+        application=_application_of(config.get("application")),
     )
     job.build()
     return job
@@ -251,7 +260,8 @@ def grid(config: Params) -> list[Job]:
     for stream, n, seed, entry in itertools.product(streams, workers, seeds, names):
         n = check_int("workers", n, low=1)
         given = stream if alike == 1 else {"seed": first + (seed - first) // alike, **stream}
-        jobs.append(_of_entry(entry, given, n, seed, cluster, runtime, config["paper"]))
+        job = _of_entry(entry, given, n, seed, cluster, runtime, config.get("application"))
+        jobs.append(replace(job, paper=config["paper"]))
     labels = [job.title for job in jobs]
     if len(set(labels)) < len(labels):
         twice = next(label for label in labels if labels.count(label) > 1)
@@ -275,9 +285,15 @@ def _entries(field: str, given: Any) -> list[Params]:
     return entries
 
 
-# Settings of the cluster that an entry of `partitioners` may have of its own, and groups of which it may have
-# some settings of its own.
+def _application_of(given: Any) -> Params | None:
+    """An application as a mapping; what is not allowed in it is found when it is made."""
+    return {"name": given} if isinstance(given, str) else given
+
+
+# What an entry of `partitioners` may have of its own: settings of the cluster, some settings of groups, the
+# measure of the load, an application.
 OF_CLUSTER, OF_GROUPS = ("forwarding", "n_partitioners"), ("runtime", "workload")
+MEASURE, APPLICATION = "measure", "application"
 # And one of the queue model, of an entry of `workloads`.
 OF_QUEUE = "over_provisioning"
 
@@ -289,17 +305,19 @@ def _of_entry(
     seed: int,
     cluster: Cluster,
     runtime: Runtime | Cooperative | OnRay,
-    paper: str | None,
+    application: Any,
 ) -> Job:
     name, own = entry["name"], {key: value for key, value in entry.items() if key not in ("name", "label")}
     changed = {key: own.pop(key) for key in OF_CLUSTER if key in own}
+    application = own.pop(APPLICATION, application)
     groups = {key: own.pop(key, {}) for key in OF_GROUPS}
     for group, given in groups.items():
         if not isinstance(given, Mapping):
             raise ConfigError(f"{group} of {name} = {shown(given)}: expected a mapping")
-    if groups["runtime"]:
-        same = groups["runtime"].get("name", runtime.name) == runtime.name
-        runtime = runtime_of({**(asdict(runtime) if same else {}), **groups["runtime"]})
+    driven = {**groups["runtime"], **({MEASURE: own.pop(MEASURE)} if MEASURE in own else {})}
+    if driven:
+        same = driven.get("name", runtime.name) == runtime.name
+        runtime = runtime_of({**(asdict(runtime) if same else {}), **driven})
     _, defaults = partitioner_config(name)
     if defaults.get("window") is not None:
         own = {"window": cluster.window, **own}
@@ -318,7 +336,7 @@ def _of_entry(
         seed=seed,
         partitioner_label=label,
         workload_label=str(stream.get("label") or workload_label(spec)),
-        paper=paper,
+        application=_application_of(application),
     )
 
 

@@ -70,7 +70,9 @@ def dealt(rows, weights, homes=None, load=None, p1=0.5):
     load = np.array(load or [0] * weights.shape[1])
     homes = np.array(homes or [0] * len(rows), np.int32)
     out, held = np.empty(len(rows), np.int32), np.zeros(weights.shape, np.int64)
-    gain = deal_weighted(np.array(rows), homes, weights, np.zeros(weights.shape), load, held, p1, out)
+    gain = deal_weighted(
+        np.array(rows), homes, weights, np.zeros(weights.shape), load, held, p1, None, np.empty(0), out
+    )
     return out.tolist(), gain, load.tolist()
 
 

@@ -61,7 +61,11 @@ BAD_ACTIONS = {
 
 def everything(env):
     copies = env.streams.copies
-    return [array.copy() for array in copies.state], copies.counted.copy(), dict(copies.ended)
+    return (
+        [array.copy() for array in copies.state if array is not None],
+        copies.counted.copy(),
+        dict(copies.ended),
+    )
 
 
 @pytest.mark.parametrize("only_hot", [False, True])

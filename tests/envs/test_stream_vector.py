@@ -62,6 +62,15 @@ VECTOR = {
         500,
     ),
     "one tuple": (SMALL | {"max_tuples": 1}, 20),
+    "costs": (
+        SMALL
+        | {
+            "workload": {"name": "zipf", "n_keys": 30, "n_tuples": 300, "cost_mean": 0.1, "cost_spread": 0.5},
+            "measure": "time",
+            "capacity": [1.0, 2.0, 3.0, 4.0],
+        },
+        700,
+    ),
 }
 
 

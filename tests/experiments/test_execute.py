@@ -109,8 +109,6 @@ def test_the_files_are_readable_without_the_project(record, tmp_path):
 def test_shifts_are_where_the_distribution_changes():
     assert shifts_of(make_workload(SWAP)) == (2_000, 4_000)
     assert shifts_of(make_workload("zipf")) == ()
-    moves = [{"worker": 0, "capacity": 0.5, "at_tuple": 3_000}, {"worker": 1, "capacity": 2.0, "at": 1.5}]
-    assert shifts_of(make_workload(SWAP), {"schedule": moves}) == (2_000, 3_000, 4_000)
 
 
 def test_a_folder_appears_when_it_is_complete(tmp_path):
