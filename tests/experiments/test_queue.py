@@ -40,7 +40,7 @@ def test_a_record_holds_what_the_queues_did(record, tmp_path):
     with new_folder(tmp_path / "result") as draft:
         write_record(draft, job({"over_provisioning": 110.0}), record)
     again = read_record(tmp_path / "result")
-    assert again.summary == record.summary
+    np.testing.assert_equal(again.summary, record.summary)
     np.testing.assert_array_equal(again.slides["queue"], record.slides["queue"])
 
 
@@ -61,7 +61,7 @@ def test_tables_have_completion_times_where_there_are_any(record):
         assert (label in [column.header for column in table.columns]) == there
 
 
-def test_series_of_the_queues_are_recorded(record, tmp_path, monkeypatch):
+def test_series_of_the_queues_are_recorded(record, mlflow, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "result").mkdir()
     store = tracking.Store(Tracking(experiment="queues"))
