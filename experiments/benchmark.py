@@ -23,6 +23,7 @@ from dalton.envs.contract import Partitioner
 from dalton.envs.errors import check_int
 from dalton.envs.hashing import hash_workers, member
 from dalton.envs.progress import progress
+from dalton.envs.servers import Histogram, Servers
 from dalton.envs.window import DEFAULT_WINDOW, Window
 from dalton.envs.workloads import Workload, make_workload
 from dalton.experiments.registry import make
@@ -71,6 +72,21 @@ def _observing(keys: Keys, repeat: int) -> float:
         cluster = Cluster(n_workers=64, window=DEFAULT_WINDOW)
         for low in range(0, len(keys), BATCH):
             cluster.observe(keys[low : low + BATCH], workers[low : low + BATCH])
+
+    once()
+    return fastest(once, repeat)
+
+
+def _serving(n_tuples: int, repeat: int) -> float:
+    """Equal tuples in turn to 64 workers that are busy 90 % of the time, completion times counted."""
+    workers = (np.arange(n_tuples) % 64).astype(np.int32)
+    times, costs = np.arange(n_tuples) / 64.0, np.full(n_tuples, 0.9)
+
+    def once() -> None:
+        servers, found = Servers(n_workers=64), Histogram()
+        for low in range(0, n_tuples, BATCH):
+            part = slice(low, low + BATCH)
+            found.add(servers.serve(workers[part], times[part], costs[part]))
 
     once()
     return fastest(once, repeat)
@@ -267,9 +283,11 @@ def run(names: list[str], counts: list[int], exponents: list[float], n_tuples: i
     for z, keys in streams.items():
         generated = fastest(functools.partial(_drain, workloads[z]), repeat)
         observed = _observing(keys, repeat)
+        served = _serving(n_tuples, repeat)
         console.print(tables[z])
         console.print(
             f"floor (read key, hash, store) {1e9 * floors[z] / n_tuples:.2f} ns per tuple; "
             f"stream generated at {n_tuples / generated / 1e6:.0f}M keys/s; "
-            f"cluster state {1e9 * observed / n_tuples:.1f} ns per tuple (n = 64)"
+            f"cluster state {1e9 * observed / n_tuples:.1f} ns per tuple (n = 64); "
+            f"queues {n_tuples / served / 1e6:.0f}M tuples/s (n = 64)"
         )

@@ -90,6 +90,7 @@ def test_bench_has_a_row_per_partitioner_and_says_what_the_floor_is():
     assert "Zipf 1" in out
     assert "n = 4" in out
     assert re.search(r"floor .* \d+\.\d\d ns per tuple", out)
+    assert re.search(r"queues\s+\d+M\s+tuples/s", out)
 
 
 def test_bench_measures_every_exponent_with_every_number_of_workers():

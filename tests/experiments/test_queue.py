@@ -61,7 +61,7 @@ def test_tables_have_completion_times_where_there_are_any(record):
         assert (label in [column.header for column in table.columns]) == there
 
 
-def test_series_of_the_queues_are_recorded(record, tmp_path, monkeypatch):
+def test_series_of_the_queues_are_recorded(record, mlflow, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "result").mkdir()
     store = tracking.Store(Tracking(experiment="queues"))
