@@ -102,5 +102,6 @@ def _draw(axes: Axes, panel: Panel, curves: dict[str, pd.Series[float]]) -> None
     else:
         axes.set_ylim(bottom=0)
     axes.margins(x=0)
+    axes.autoscale_view()  # now: labels do not move with the limits
     ends = {name: (float(curve.index[-1]), float(curve.iloc[-1])) for name, curve in curves.items()}
     label_ends(axes, ends, len(curves))
