@@ -185,6 +185,7 @@ def mlflow():
     """MLflow, whose import warns of what it imports itself; warnings of its use are errors, as all are."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        import mlflow.pyfunc
         import mlflow.store.tracking.sqlalchemy_store
     return mlflow
 
