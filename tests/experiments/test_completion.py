@@ -92,5 +92,5 @@ def test_without_a_queue_model_there_is_nothing_to_draw():
 
 def test_the_report_has_both(by_workload, tmp_path):
     names = [path.name for path in write_report(tmp_path / "it.html", by_workload, title="it", command="it")]
-    assert names[-1] == "completion.png"
+    assert "completion.png" in names
     assert "95-n3-completion.png" in names
