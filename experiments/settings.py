@@ -13,7 +13,7 @@ from typing import Any
 from dalton import __version__
 from dalton.envs.applications import make_application
 from dalton.envs.contract import Partitioner
-from dalton.envs.errors import ConfigError, check_choice, check_int, check_real, shown
+from dalton.envs.errors import ConfigError, check_choice, check_flag, check_int, check_real, shown
 from dalton.envs.queueing import Queue
 from dalton.envs.simulate import VIEWS
 from dalton.envs.window import MEASURES, Window
@@ -185,7 +185,7 @@ def cluster_of(given: Any) -> Cluster:
     check_int("cluster.n_partitioners", cluster.n_partitioners, low=1)
     check_real("cluster.combine_ns", cluster.combine_ns, low=0)
     check_real("cluster.merge_ns", cluster.merge_ns, low=0)
-    _check_flag("cluster.forwarding", cluster.forwarding)
+    check_flag("cluster.forwarding", cluster.forwarding)
     return cluster
 
 
@@ -196,9 +196,9 @@ def runtime_of(given: Any) -> Runtime | Cooperative | OnRay:
     if isinstance(runtime, Runtime):
         check_choice("runtime.view", runtime.view, VIEWS)
         check_choice("runtime.measure", runtime.measure, MEASURES)
-        _check_flag("runtime.compare_global", runtime.compare_global)
+        check_flag("runtime.compare_global", runtime.compare_global)
         return runtime
-    _check_flag("runtime.sync", runtime.sync)
+    check_flag("runtime.sync", runtime.sync)
     if isinstance(runtime, OnRay):
         check_text("runtime.address", runtime.address, none=True)
         if runtime.num_cpus is not None:
@@ -209,7 +209,7 @@ def runtime_of(given: Any) -> Runtime | Cooperative | OnRay:
 def tracking_of(given: Any) -> Tracking:
     """The checked group ``tracking``."""
     tracking: Tracking = group_of(Tracking, "tracking", given)
-    _check_flag("tracking.enabled", tracking.enabled)
+    check_flag("tracking.enabled", tracking.enabled)
     check_text("tracking.uri", tracking.uri, none=True)
     check_text("tracking.experiment", tracking.experiment)
     return tracking
@@ -219,11 +219,6 @@ def check_text(name: str, value: object, *, none: bool = False) -> None:
     """Refuse what is not a text; with ``none``, nothing is one too."""
     if not (isinstance(value, str) and value) and not (none and value is None):
         raise ConfigError(f"{name} = {shown(value)}: expected a text")
-
-
-def _check_flag(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} = {shown(value)}: expected true or false")
 
 
 def single(config: Params, partitioner: str) -> Job:

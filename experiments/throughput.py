@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from dalton.envs.errors import ConfigError, check_int, check_real, shown
+from dalton.envs.errors import ConfigError, check_flag, check_int, check_real
 from dalton.envs.kernel import kernel
 from dalton.envs.simulate import Result
 from dalton.envs.table import EMPTY, capacity_for, encode, find
@@ -51,8 +51,7 @@ class Costs:
             object.__setattr__(self, name, check_real(name, getattr(self, name), low=0))
         for name in ("n_reducers", "n_partitioners"):
             object.__setattr__(self, name, check_int(name, getattr(self, name), low=1))
-        if not isinstance(self.forwarding, bool):
-            raise ConfigError(f"forwarding = {shown(self.forwarding)}: expected true or false")
+        check_flag("forwarding", self.forwarding)
 
 
 @dataclass(frozen=True)
